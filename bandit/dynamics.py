@@ -1,0 +1,307 @@
+"""Learning curves of all policies at once, from many seeds.
+
+Every policy is a receiver, and a peer of all others. One step draws a group of every policy in
+every context, forms each receiver's gradient by its own rule, and moves all policies together::
+
+    theta <- theta + lr * sum_x w_x g_x        (or Adam, or the natural gradient)
+
+As in the trainer, peers see the rollouts that a policy drew for itself (the first M_j of them).
+Source: docs/theory.md, section 6.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import TypeVar, get_args
+
+import numpy as np
+import pandas as pd
+
+from bandit.design import Design
+from bandit.execution import estimate
+from bandit.optimizers import Optimizer, OptimizerKind
+from bandit.policies import entropy, log_probabilities, softmax
+from bandit.probes import Probe
+from bandit.probes.group import Array, Mask
+from bandit.residual import NO_RESIDUAL, Residual
+from bandit.rollouts import Arms, Rollouts, Stream, Streams, draw_each, redraw_dead
+from bandit.worlds import World
+
+Setting = TypeVar("Setting")
+
+RESCUE_BELOW = 0.05
+RESCUE_ABOVE = 0.2
+SOLVED = 0.5
+
+
+def run(
+    world: World,
+    probe: Probe | Sequence[Probe],
+    /,
+    *,
+    steps: int,
+    lr: float | Sequence[float] = 1.0,
+    own: int,
+    peers: int | Mapping[int, int],
+    residual: Residual = NO_RESIDUAL,
+    replicas: int = 1,
+    seed: int = 0,
+    optimizer: OptimizerKind = "sgd",
+    max_norm: float | None = None,
+    redraws: int = 0,
+    collapse: float = 0.2,
+) -> pd.DataFrame:
+    """Let all policies of a world learn from each other.
+
+    Parameters
+    ----------
+    world : World
+        Rewards, context weights and the policies' start.
+    probe : Probe or sequence of Probe
+        Sharing rule, one for all policies or one each.
+    steps : int
+        Updates; >= 0.
+    lr : float or sequence of float
+        Step size, one for all policies or one each.
+    own : int
+        G, rollouts that a receiver learns from in each context and step.
+    peers : int or {policy: int}
+        M_j, rollouts that every receiver sees of each peer.
+    residual : Residual
+        Tokenizer mismatch; its mappings are keyed by the peer.
+    replicas : int
+        Independent runs, advanced together.
+    seed : int
+        Rollouts are drawn from the same uniform numbers for every rule, so that runs of two
+        rules can be compared replica by replica.
+    optimizer : {"sgd", "adam", "natural"}
+        See `bandit.optimizers.Optimizer`.
+    max_norm : float, optional
+        Bound on the norm of a policy's whole gradient, applied before the optimizer.
+    redraws : int
+        Dynamic sampling, as in `bandit.exact.moments`; peers see the first draws.
+    collapse : float
+        A run counts as collapsed once its value fell by this much from its best.
+
+    Returns
+    -------
+    DataFrame
+        One row for each step (from 0, the start), replica and policy: ``value`` (exact expected
+        reward over weighted contexts); ``rescue_value``, the same over the rescue set;
+        ``entropy`` in nats; ``gradient_norm`` of the gradient, before clipping, that led to this
+        step (NaN at step 0); ``overlap`` with other policies' solved sets; ``collapsed``, True
+        from the step on at which the run collapsed.
+
+    Raises
+    ------
+    ValueError
+        If a setting is out of range.
+
+    Notes
+    -----
+    The rescue set of a policy holds the contexts where its success probability at the start is
+    below `RESCUE_BELOW` and some other policy's is above `RESCUE_ABOVE`; NaN where it is empty.
+    A context is solved when the success probability is at least `SOLVED`; the overlap is the
+    Jaccard index, averaged over the other policies, NaN while neither has solved any context. An
+    arm of probability 0 keeps it, as no finite logit reaches it.
+    """
+    probes = _each("probe", probe, world.n_policies)
+    rates = np.array(_each("lr", lr, world.n_policies), dtype=np.float64)
+    _check_settings(steps, rates, replicas, optimizer, max_norm, collapse)
+    designs = [
+        Design.of(world, receiver=i, own=own, peers=_others(peers, i), redraws=redraws)
+        for i in range(world.n_policies)
+    ]
+    start = log_probabilities(world.probs)[:, None]
+    logits = np.repeat(start, replicas, axis=1)
+    norms = np.full(logits.shape[:2], np.nan)
+    rule = Optimizer.start(optimizer, max_norm, world.weights, logits)
+    records = [_measure(world, softmax(logits), norms)]
+    for step in range(steps):
+        probs = softmax(logits)
+        gradient = _gradients(world, probs, probes, designs, residual, Streams(seed, step))
+        direction, norms = rule.direction(gradient * world.weights[:, None], probs, step + 1)
+        logits = logits + rates[:, None, None, None] * direction
+        records.append(_measure(world, softmax(logits), norms))
+    return _frame(records, collapse)
+
+
+def summary(
+    frame: pd.DataFrame,
+    /,
+    *,
+    rescued: float = 0.5,
+    level: float = 0.95,
+    resamples: int = 1000,
+    seed: int = 0,
+) -> pd.DataFrame:
+    """Sum up a set of runs by policy, with bootstrap intervals over replicas.
+
+    Parameters
+    ----------
+    frame : DataFrame
+        As returned by `run`.
+    rescued : float
+        A run is rescued at the first step whose ``rescue_value`` reaches this.
+    level : float
+        Coverage of the percentile intervals.
+    resamples, seed : int
+        Bootstrap samples of the replicas, and their seed.
+
+    Returns
+    -------
+    DataFrame
+        Indexed by policy. ``final_value``, ``rescue_value`` (at the last step), ``rescued_share``
+        and ``collapse_share``, each with ``_low`` and ``_high``; ``time_to_rescue``, the median
+        step over all replicas, inf where half of them never get there and NaN without a rescue
+        set; quantiles 0.5, 0.95 and 1 of ``gradient_norm``; mean final ``entropy`` and
+        ``overlap``.
+    """
+    if not 0 < level < 1:
+        raise ValueError(f"level={level!r} is not allowed; expected a number between 0 and 1")
+    rng = np.random.default_rng(seed)
+    rows = {}
+    for policy, runs in frame.groupby("policy"):
+        last = runs[runs["step"] == runs["step"].max()].set_index("replica").sort_index()
+        draws = rng.integers(len(last), size=(resamples, len(last)))
+        there = runs[runs["rescue_value"] >= rescued].groupby("replica")["step"].min()
+        when = there.reindex(last.index).fillna(np.inf).to_numpy(dtype=np.float64)
+        possible = last["rescue_value"].notna().to_numpy()
+        figures = {
+            "final_value": last["value"].to_numpy(),
+            "rescue_value": last["rescue_value"].to_numpy(),
+            "rescued_share": np.where(possible, np.isfinite(when), np.nan),
+            "collapse_share": last["collapsed"].to_numpy(dtype=np.float64),
+        }
+        row = {}
+        for name, values in figures.items():
+            means = values[draws].mean(-1)
+            row[name] = values.mean()
+            row[f"{name}_low"], row[f"{name}_high"] = np.quantile(
+                means, [(1 - level) / 2, (1 + level) / 2]
+            )
+        row["time_to_rescue"] = _median(when) if possible.all() else np.nan
+        for q in (0.5, 0.95, 1.0):
+            row[f"gradient_norm_q{q:g}"] = runs["gradient_norm"].quantile(q)
+        row["entropy"] = last["entropy"].mean()
+        row["overlap"] = last["overlap"].mean()
+        rows[policy] = row
+    return pd.DataFrame.from_dict(rows, orient="index").rename_axis("policy")
+
+
+def _gradients(
+    world: World,
+    probs: Array,
+    probes: Sequence[Probe],
+    designs: Sequence[Design],
+    residual: Residual,
+    streams: Streams,
+    /,
+) -> Array:
+    """One estimate for every policy, replica and context, shape (N, R, X, K)."""
+    asked = [d.own for d in designs]
+    for design in designs:
+        for j, count in design.peers:
+            asked[j] = max(asked[j], count)
+    drawn: list[Arms] = [
+        draw_each(probs[i], size, streams.rng(Stream.ROLLOUTS, i)) for i, size in enumerate(asked)
+    ]
+    gradients = np.empty_like(probs)
+    for i, (probe, design) in enumerate(zip(probes, designs, strict=True)):
+        mine = drawn[i][..., : design.own]
+        if design.redraws:
+            mine = redraw_dead(world, probs[i], mine, design, streams)
+        rollouts = Rollouts(mine, tuple(drawn[j][..., :count] for j, count in design.peers))
+        gradients[i], _ = estimate(world, probs, probe, design, residual, rollouts, streams)
+    return gradients
+
+
+def _measure(world: World, probs: Array, norms: Array, /) -> dict[str, Array]:
+    """Figures of all policies and replicas, each of shape (N, R)."""
+    reward = (probs * world.rewards).sum(-1)
+    share = np.where(_rescue_set(world), world.weights, 0.0)
+    total = share.sum(-1)[:, None]
+    rescue = np.einsum("nrx,nx->nr", reward, share)
+    return {
+        "value": reward @ world.weights,
+        "rescue_value": np.divide(rescue, total, out=np.full_like(rescue, np.nan), where=total > 0),
+        "entropy": entropy(probs) @ world.weights,
+        "gradient_norm": norms,
+        "overlap": _overlap(np.where(world.success, probs, 0.0).sum(-1) >= SOLVED),
+    }
+
+
+def _rescue_set(world: World, /) -> Mask:
+    """Contexts where a policy starts near 0 and another one does not, shape (N, X)."""
+    start = world.success_probability
+    able = (start > RESCUE_ABOVE).any(0)  # a policy below RESCUE_BELOW is not among the able
+    return (start < RESCUE_BELOW) & able
+
+
+def _overlap(solved: Mask, /) -> Array:
+    """Jaccard index with each other policy's solved set (N, R, X), averaged; shape (N, R)."""
+    both = (solved[:, None] & solved[None]).sum(-1)
+    either = (solved[:, None] | solved[None]).sum(-1)
+    others = ~np.eye(len(solved), dtype=np.bool_)[..., None] & (either > 0)
+    index = np.where(others, both / np.maximum(either, 1), 0.0)
+    count = others.sum(1)
+    total = index.sum(1)
+    return np.divide(total, count, out=np.full_like(total, np.nan), where=count > 0)
+
+
+def _frame(records: Sequence[Mapping[str, Array]], collapse: float, /) -> pd.DataFrame:
+    columns = {name: np.stack([r[name] for r in records]) for name in records[0]}
+    steps, policies, replicas = np.indices(columns["value"].shape)
+    best = np.maximum.accumulate(columns["value"], axis=0)
+    fell = columns["value"] <= best - collapse
+    columns["collapsed"] = np.logical_or.accumulate(fell, axis=0)
+    keys = {"step": steps, "replica": replicas, "policy": policies}
+    flat = {k: np.asarray(v).swapaxes(1, 2).ravel() for k, v in {**keys, **columns}.items()}
+    return pd.DataFrame(flat)
+
+
+def _median(steps: Array, /) -> float:
+    """Upper median, which is defined when some steps are inf."""
+    return float(np.sort(steps)[len(steps) // 2])
+
+
+def _others(peers: int | Mapping[int, int], receiver: int, /) -> int | dict[int, int]:
+    if isinstance(peers, Mapping):
+        return {j: m for j, m in peers.items() if j != receiver}
+    return peers
+
+
+def _each(name: str, setting: Setting | Sequence[Setting], policies: int, /) -> list[Setting]:
+    """One setting a policy, from one for all or a sequence."""
+    if not isinstance(setting, Sequence):
+        return [setting] * policies
+    if len(setting) != policies:
+        raise ValueError(
+            f"{name} has {len(setting)} entries; expected one for all, or {policies}: one a policy"
+        )
+    return list(setting)
+
+
+def _check_settings(
+    steps: int,
+    rates: Array,
+    replicas: int,
+    optimizer: str,
+    max_norm: float | None,
+    collapse: float,
+    /,
+) -> None:
+    checks = [
+        ("steps", steps, steps >= 0, "a whole number >= 0"),
+        ("replicas", replicas, replicas >= 1, "a whole number >= 1"),
+        ("lr", rates.tolist(), bool(np.isfinite(rates).all()), "finite numbers"),
+        (
+            "optimizer",
+            optimizer,
+            optimizer in get_args(OptimizerKind),
+            f"{get_args(OptimizerKind)}",
+        ),
+        ("max_norm", max_norm, max_norm is None or max_norm > 0, "None or a number > 0"),
+        ("collapse", collapse, collapse > 0, "a number > 0"),
+    ]
+    for name, value, sound, allowed in checks:
+        if not sound:
+            raise ValueError(f"{name}={value!r} is not allowed; expected {allowed}")

@@ -1,0 +1,74 @@
+"""The interface of a sharing rule."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from bandit.probes.advantage import AdvantageRule
+from bandit.probes.credit import Credit
+from bandit.probes.group import Array, Group
+
+
+@dataclass(frozen=True, kw_only=True)
+class Probe(AdvantageRule):
+    """A sharing rule: a frozen dataclass with one function, `credit`.
+
+    A rule of one's own subclasses this and gives `credit`; a rule that draws random numbers in
+    `credit` also gives `outcomes`, so that it can be analysed exactly.
+
+    Attributes
+    ----------
+    kind : str
+        Name of the rule in configurations.
+    needs : frozenset of {"rollout", "group_stats", "success"}
+        Record types the rule consumes; the exchange ships only these. A rule that needs neither
+        ``rollout`` nor ``success`` needs no text, so tokenizers cannot stand in its way.
+    """
+
+    kind: ClassVar[str]
+    needs: ClassVar[frozenset[str]] = frozenset()
+
+    def credit(self, group: Group, rng: np.random.Generator | None = None, /) -> Credit:
+        """What each rollout of `group` is worth to the receiver.
+
+        Parameters
+        ----------
+        group : Group
+            Rewards of a batch of prompts, any leading shape.
+        rng : numpy.random.Generator, optional
+            The rule's own random stream; only rules that draw use it.
+
+        Returns
+        -------
+        Credit
+            Advantages, weights and the ratio rule, same leading shape.
+        """
+        raise TypeError(f"{type(self).__name__} is a sharing rule without a credit function")
+
+    def outcomes(self, group: Group, /) -> Iterator[tuple[Array, Credit]]:
+        """Every credit the rule can give for `group`, each with its probability.
+
+        Yields
+        ------
+        probability : ndarray, shape (...)
+            Over the rule's own draws; sums to 1 over the outcomes.
+        credit : Credit
+            The credit of that outcome.
+        """
+        yield np.ones(group.batch_shape), self.credit(group)
+
+
+def peer_zeros(group: Group, /) -> Array:
+    """Zero for each peer rollout, shape (..., M)."""
+    return np.zeros(group.peer_rewards.shape)
+
+
+def require_rollouts(probe: Probe, group: Group, /) -> None:
+    """Raise if only statistics of the peers are at hand."""
+    if group.peer_stats is not None:
+        raise ValueError(
+            f"{probe.kind} needs the peers' rollouts, but the group holds peer_stats only; "
+            "give peer_rewards and peer_source"
+        )

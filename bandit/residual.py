@@ -1,0 +1,191 @@
+"""What a tokenizer mismatch does to a peer's rollout on its way to the receiver.
+
+Three things can go wrong with text that another tokenizer produced: its log-ratio carries an
+error delta, the receiver cannot represent it, or the source did not sample its canonical tokens.
+Source: docs/theory.md, section 2 (PRP).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy.special import log_ndtr, ndtr
+
+from bandit.probes.credit import RatioRule
+from bandit.probes.group import Array, Mask
+
+
+@dataclass(frozen=True, eq=False)
+class Residual:
+    """Tokenizer residual of peers' rollouts; the default is no mismatch at all.
+
+    Parameters
+    ----------
+    mu, sigma : float or {peer: float}
+        Mean and standard deviation of the normal error delta of the log-ratio, in nats; drawn
+        independently for each peer rollout.
+    drop : float or array_like broadcastable to (X, K), or {peer: such}
+        Probability that the receiver cannot represent the rollout, possibly by context and arm.
+    gate : float or {peer: float}
+        Probability that a rollout fails the canonicality gate, independently of all else.
+    samples : array_like, shape (S,), or {peer: such}, optional
+        Draw delta from these values in place of the normal distribution.
+
+    Raises
+    ------
+    ValueError
+        If a value is out of range, or both samples and a normal distribution are given.
+
+    Notes
+    -----
+    A peer that a mapping does not name has 0 (no error, nothing dropped, nothing gated).
+    """
+
+    mu: Any = 0.0
+    sigma: Any = 0.0
+    drop: Any = 0.0
+    gate: Any = 0.0
+    samples: Any = None
+
+    def __post_init__(self) -> None:
+        _check("mu", self.mu, -np.inf, np.inf, 0)
+        _check("sigma", self.sigma, 0.0, np.inf, 0)
+        _check("drop", self.drop, 0.0, 1.0, 2)
+        _check("gate", self.gate, 0.0, 1.0, 0)
+        if self.samples is None:
+            return
+        _check("samples", self.samples, -np.inf, np.inf, 1)
+        if any(np.any(value) for value in (*_entries(self.mu), *_entries(self.sigma))):
+            raise ValueError(
+                "got samples together with mu or sigma; expected one of them: the "
+                "samples stand for the normal distribution"
+            )
+
+    @classmethod
+    def empirical(cls, samples: Any, drop: Any = 0.0, gate: Any = 0.0) -> "Residual":
+        """Take delta from measured values: an array, or one array a peer."""
+        return cls(drop=drop, gate=gate, samples=samples)
+
+    def drop_table(self, peer: int, shape: tuple[int, int], /) -> Array:
+        """Drop probabilities of one peer's arms, shape (X, K).
+
+        Raises
+        ------
+        ValueError
+            If the values given do not broadcast to ``shape``.
+        """
+        table = np.asarray(_of(self.drop, peer), dtype=np.float64)
+        try:
+            return np.broadcast_to(table, shape)
+        except ValueError:
+            raise ValueError(
+                f"drop of peer {peer} has shape {table.shape}; expected one that "
+                f"broadcasts to (contexts, arms) = {shape}"
+            ) from None
+
+    def weight_moments(
+        self, rule: RatioRule, log_ratio: ArrayLike, peer: int, /
+    ) -> tuple[Array, Array]:
+        """``E[w]`` and ``E[w^2]`` of a peer rollout's weight over delta and gate.
+
+        For ``delta ~ N(mu, sigma^2)``, ``m = log_ratio + mu`` and ``t = (ln cap - m) / sigma``::
+
+            E[w]   = exp(m + sigma^2/2)   Phi(t - sigma)   + cap   Phi(-t)
+            E[w^2] = exp(2m + 2 sigma^2)  Phi(t - 2 sigma) + cap^2 Phi(-t)
+
+        Parameters
+        ----------
+        rule : RatioRule
+            Cap and gate; ``kind="none"`` has weight 1, without delta or gate.
+        log_ratio : array_like, shape (...)
+            Exact log-ratio receiver to peer, ``-inf`` where the receiver never plays the arm.
+        peer : int
+            The source.
+
+        Returns
+        -------
+        first, second : ndarray, shape (...)
+            The two moments; inf where they overflow.
+        """
+        log_ratio = np.asarray(log_ratio, dtype=np.float64)
+        if rule.kind == "none":
+            return np.ones_like(log_ratio), np.ones_like(log_ratio)
+        samples, sigma = self._samples(peer), float(_of(self.sigma, peer))
+        if samples is not None:
+            first, second = _empirical_moments(rule, log_ratio, samples)
+        elif sigma == 0.0:
+            first = rule.weights(log_ratio + float(_of(self.mu, peer)))
+            second = np.square(first)
+        else:
+            first, second = _normal_moments(rule.cap, log_ratio + float(_of(self.mu, peer)), sigma)
+        passing = 1.0 - float(_of(self.gate, peer)) if rule.gated else 1.0
+        return passing * first, passing * second
+
+    def draw_delta(self, peer: int, shape: tuple[int, ...], rng: np.random.Generator, /) -> Array:
+        """Errors of the log-ratio for `shape` rollouts of one peer."""
+        samples = self._samples(peer)
+        if samples is not None:
+            return rng.choice(samples, size=shape)
+        mu, sigma = float(_of(self.mu, peer)), float(_of(self.sigma, peer))
+        return rng.normal(mu, sigma, size=shape) if sigma > 0 else np.full(shape, mu)
+
+    def draw_canonical(
+        self, peer: int, shape: tuple[int, ...], rng: np.random.Generator, /
+    ) -> Mask:
+        """Which of `shape` rollouts of one peer pass the gate."""
+        gate = float(_of(self.gate, peer))
+        return rng.random(shape) >= gate if gate > 0 else np.ones(shape, np.bool_)
+
+    def _samples(self, peer: int, /) -> Array | None:
+        if self.samples is None or (isinstance(self.samples, Mapping) and peer not in self.samples):
+            return None
+        return np.asarray(_of(self.samples, peer), dtype=np.float64)
+
+
+def _normal_moments(cap: float, mean: Array, sigma: float, /) -> tuple[Array, Array]:
+    with np.errstate(over="ignore"):
+        if np.isinf(cap):
+            return np.exp(mean + sigma**2 / 2), np.exp(2 * mean + 2 * sigma**2)
+        t = (np.log(cap) - mean) / sigma
+        # products of a huge exponential and a tiny tail are formed in logs
+        first = np.exp(mean + sigma**2 / 2 + log_ndtr(t - sigma))
+        second = np.exp(2 * mean + 2 * sigma**2 + log_ndtr(t - 2 * sigma))
+    return first + cap * ndtr(-t), second + cap**2 * ndtr(-t)
+
+
+def _empirical_moments(rule: RatioRule, log_ratio: Array, samples: Array, /) -> tuple[Array, Array]:
+    values, counts = np.unique(samples, return_counts=True)
+    first, second = np.zeros_like(log_ratio), np.zeros_like(log_ratio)
+    for value, share in zip(values, counts / counts.sum(), strict=True):
+        weights = rule.weights(log_ratio + value)
+        first += share * weights
+        second += share * np.square(weights)
+    return first, second
+
+
+def _of(setting: Any, peer: int, /) -> Any:
+    return setting.get(peer, 0.0) if isinstance(setting, Mapping) else setting
+
+
+def _entries(setting: Any, /) -> list[Any]:
+    return list(setting.values()) if isinstance(setting, Mapping) else [setting]
+
+
+def _check(name: str, setting: Any, low: float, high: float, max_ndim: int, /) -> None:
+    for entry in _entries(setting):
+        values = np.asarray(entry, dtype=np.float64)
+        least = 1 if name == "samples" else 0
+        if not least <= values.ndim <= max_ndim or values.size == 0:
+            raise ValueError(
+                f"{name} has an entry of shape {values.shape}; expected {least} to "
+                f"{max_ndim} axes, not empty"
+            )
+        if not (np.isfinite(values) & (values >= low) & (values <= high)).all():
+            raise ValueError(
+                f"{name}={setting!r} is not allowed; expected finite numbers in [{low}, {high}]"
+            )
+
+
+NO_RESIDUAL = Residual()

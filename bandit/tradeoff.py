@@ -1,0 +1,268 @@
+"""The stability-support plane: what each sharing rule costs, and what it gives.
+
+Source: docs/theory.md, section 4.
+"""
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+import pandas as pd
+
+from bandit import exact
+from bandit.design import Design
+from bandit.moments import Moments
+from bandit.policies import log_ratio
+from bandit.probes import GRPO, Probe, UngatedNLL
+from bandit.probes.group import Array
+from bandit.residual import NO_RESIDUAL, Residual
+from bandit.worlds import World
+
+CONTROLS = ("GRPO, G+M own", "GRPO, dynamic sampling", "NLL, no gate")
+
+
+def plane(
+    world: World,
+    probes: Mapping[str, Probe],
+    /,
+    *,
+    receiver: int = 0,
+    own: int,
+    peers: int | Mapping[int, int],
+    residual: Residual = NO_RESIDUAL,
+    controls: bool = False,
+    rare: float = 0.01,
+) -> pd.DataFrame:
+    """Stability cost and support gain of sharing rules in every context of a world.
+
+    Parameters
+    ----------
+    world : World
+        Contexts, rewards and policies.
+    probes : {label: Probe}
+        The rules to place.
+    receiver, own, peers, residual
+        As in `bandit.exact.moments`.
+    controls : bool
+        Add what sharing must beat: GRPO with G + M own rollouts; GRPO with dynamic sampling
+        (dead groups drawn again, at most about G + M rollouts in all); likelihood steps on
+        peers' successes without the gate (weight 0.1).
+    rare : float
+        Success arms below this probability count for ``open_flow``.
+
+    Returns
+    -------
+    DataFrame
+        One row for each label and context:
+
+        - ``stability_cost``: tr Cov(g); ``relative_cost``: divided by ``reference_cost``, that of
+          GRPO with the same scale and own group (inf where GRPO is always dead, NaN for 0/0).
+        - ``support_gain``: ``<grad log p, E[g; no own success]>``; ``fisher_gain``: the same in
+          the Fisher geometry; NaN where p = 0. ``open_flow``: flow into rare success arms.
+        - ``bias_cosine``: ``cos(E g, g*)``, NaN where one is 0; ``mean_norm``, ``true_norm``.
+        - ``chi2``: chi-squared of the receiver from the pooled peer mixture, inf where the
+          mixture lacks an arm; ``ess``: expected effective number of peer rollouts, residual
+          included. NaN for rules without a ratio term; chi2 also for weight-1 rules.
+        - ``rescue_probability``, ``dead_probability`` of the world at these group sizes, and the
+          context's ``weight``.
+
+    Raises
+    ------
+    ValueError
+        If a label is that of a control, or a setting is out of range.
+    """
+    design = Design.of(world, receiver=receiver, own=own, peers=peers)
+    taken = [label for label in probes if controls and label in CONTROLS]
+    if taken:
+        raise ValueError(f"labels {taken} are those of controls; rename them or leave out controls")
+    rows = {label: (probe, own, 0) for label, probe in probes.items()}
+    if controls:
+        shared = design.rollouts - own
+        rows[CONTROLS[0]] = (GRPO(), own + shared, 0)
+        rows[CONTROLS[1]] = (GRPO(), own, math.ceil(shared / own))
+        rows[CONTROLS[2]] = (UngatedNLL(weight=0.1), own, 0)
+
+    def measure(probe: Probe, size: int, redraws: int) -> Moments:
+        return exact.moments(
+            world,
+            probe,
+            receiver=receiver,
+            own=size,
+            peers=peers,
+            residual=residual,
+            redraws=redraws,
+        )
+
+    rescue = exact.rescue_probability(
+        world, receiver=receiver, own=own, peers=peers, residual=residual
+    )
+    dead = exact.dead_probability(world, receiver=receiver, own=own)
+    frames = []
+    for label, (probe, size, redraws) in rows.items():
+        placed = measure(probe, size, redraws)
+        same = GRPO(scale=probe.scale, ddof=probe.ddof, eps=probe.eps)
+        reference = measure(same, own, 0).covariance_trace
+        frames.append(
+            pd.DataFrame(
+                {
+                    "label": label,
+                    "context": np.arange(world.n_contexts),
+                    **_axes(placed, reference, rare),
+                    **_ratio_figures(world, probe, design, residual),
+                    "rescue_probability": rescue,
+                    "dead_probability": dead,
+                    "weight": world.weights,
+                }
+            )
+        )
+    return pd.concat(frames, ignore_index=True)
+
+
+def aggregate(frame: pd.DataFrame, /) -> pd.DataFrame:
+    """Weighted population figures of each label of a plane.
+
+    Parameters
+    ----------
+    frame : DataFrame
+        As returned by `plane`.
+
+    Returns
+    -------
+    DataFrame
+        One row a label. Costs, gains and probabilities are averaged with the context weights,
+        gains over contexts with p > 0 only. ``relative_cost`` is the ratio of averaged costs, not
+        the average of ratios, which diverge where GRPO is dead. ``bias_cosine`` is that of the
+        whole population's gradient, ``sum_x w_x E g_x``, and ``population_cost`` is
+        ``sum_x w_x^2 tr Cov_x``, the covariance of one draw of every context.
+    """
+    rows = []
+    for label, part in frame.groupby("label", sort=False):
+        weight = part["weight"].to_numpy()
+        means = {
+            name: _weighted_mean(part[name].to_numpy(), weight)
+            for name in frame.columns
+            if name not in ("label", "context", "weight", "bias_cosine", "relative_cost")
+        }
+        mean, true = weight * part["mean_norm"], weight * part["true_norm"]
+        scale = np.sqrt(np.square(mean).sum() * np.square(true).sum())
+        inner = (part["bias_cosine"].fillna(0.0) * mean * true).sum()
+        cost, reference = means["stability_cost"], means["reference_cost"]
+        rows.append(
+            {
+                "label": label,
+                **means,
+                "relative_cost": _ratio(np.array([cost]), np.array([reference]))[0],
+                "bias_cosine": inner / scale if scale > 0 else np.nan,
+                "population_cost": float(np.square(weight) @ part["stability_cost"]),
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def sweep(
+    worlds: Mapping[float | str, World],
+    probes: Mapping[str, Probe],
+    /,
+    *,
+    parameter: str,
+    receiver: int = 0,
+    own: int,
+    peers: int | Mapping[int, int],
+    residual: Residual = NO_RESIDUAL,
+    controls: bool = False,
+) -> pd.DataFrame:
+    """`aggregate` of the plane of each world, with the swept value in column `parameter`.
+
+    Parameters
+    ----------
+    worlds : {value: World}
+        One world for each value of what is swept.
+    probes, receiver, own, peers, residual, controls
+        As in `plane`.
+    parameter : str
+        Name of the column that holds the value.
+
+    Returns
+    -------
+    DataFrame
+        One row for each value and label.
+    """
+    frames = []
+    for value, world in worlds.items():
+        rows = plane(
+            world,
+            probes,
+            receiver=receiver,
+            own=own,
+            peers=peers,
+            residual=residual,
+            controls=controls,
+        )
+        row = aggregate(rows)
+        row.insert(0, parameter, value)
+        frames.append(row)
+    return pd.concat(frames, ignore_index=True)
+
+
+def chi_squared(world: World, design: Design, /) -> Array:
+    """``sum_y pi(y)^2 / mixture(y) - 1``, the mixture being that of all peers' rollouts.
+
+    Returns
+    -------
+    ndarray, shape (X,)
+        inf where the receiver plays an arm that no peer plays; NaN without peers.
+    """
+    if not design.peers:
+        return np.full(world.n_contexts, np.nan)
+    counts = np.array([m for _, m in design.peers], dtype=np.float64)
+    mixture = np.einsum(
+        "j,jxk->xk", counts / counts.sum(), world.probs[[j for j, _ in design.peers]]
+    )
+    probs = world.probs[design.receiver]
+    missing = np.where(probs > 0, np.inf, 0.0)
+    return np.divide(np.square(probs), mixture, out=missing, where=mixture > 0).sum(-1) - 1.0
+
+
+def _axes(moments: Moments, reference: Array, rare: float, /) -> dict[str, Array]:
+    return {
+        "stability_cost": moments.covariance_trace,
+        "relative_cost": _ratio(moments.covariance_trace, reference),
+        "reference_cost": reference,
+        "support_gain": moments.support_gain,
+        "fisher_gain": moments.fisher_gain,
+        "open_flow": moments.open_flow(rare),
+        "bias_cosine": moments.bias_cosine,
+        "mean_norm": np.linalg.norm(moments.mean, axis=-1),
+        "true_norm": np.linalg.norm(moments.true_gradient, axis=-1),
+    }
+
+
+def _ratio_figures(
+    world: World, probe: Probe, design: Design, residual: Residual, /
+) -> dict[str, Array]:
+    """`chi2` and `ess` of `plane`: ``ess = (sum_j M_j E w)^2 / sum_j M_j E w^2``."""
+    unknown = np.full(world.n_contexts, np.nan)
+    rule = exact.ratio_rule(probe)
+    if rule is None or not design.peers:
+        return {"chi2": unknown, "ess": unknown}
+    first, second = np.zeros((2, world.n_contexts))
+    for j, count in design.peers:
+        ratios = log_ratio(world.probs[design.receiver], world.probs[j])
+        usable = count * world.probs[j] * (1 - residual.drop_table(j, world.rewards.shape))
+        mean, square = residual.weight_moments(rule, ratios, j)
+        first += (usable * mean).sum(-1)
+        second += (usable * square).sum(-1)
+    ess = np.divide(np.square(first), second, out=np.zeros_like(first), where=second > 0)
+    return {"chi2": unknown if rule.kind == "none" else chi_squared(world, design), "ess": ess}
+
+
+def _ratio(cost: Array, reference: Array, /) -> Array:
+    diverging = np.where(cost > 0, np.inf, np.nan)
+    return np.divide(cost, reference, out=diverging, where=reference > 0)
+
+
+def _weighted_mean(values: Array, weight: Array, /) -> float:
+    known = ~np.isnan(values) & (weight > 0)
+    if not known.any():
+        return float("nan")
+    return float(np.average(values[known], weights=weight[known]))

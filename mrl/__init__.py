@@ -1,0 +1,1 @@
+"""Mutual RL: train heterogeneous language models that share experience."""

@@ -1,0 +1,190 @@
+"""Rows of weighted responses into padded tensors; knows routes and weights, no sharing rule.
+
+Shapes: N rows, P prompt width, R response width, T = P + R.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from bandit.probes import RatioRule
+from mrl.config import ObjectiveConfig
+from mrl.rollout.hf import left_pad
+
+
+@dataclass(frozen=True, eq=False)
+class Source:
+    """What an importance ratio needs of the policy that sampled a peer's response.
+
+    Parameters
+    ----------
+    logprobs : ndarray, shape (blocks,)
+        Log-probabilities of the sampled tokens, summed over aligned blocks (one block where the
+        ratio rule is about whole responses), EOS included.
+    block_of_token : ndarray of int, shape (R,)
+        Block that each of the receiver's tokens lies in.
+    canonical : bool
+        Whether the sampled tokens are the canonical ones of their text.
+    size : int
+        Length of the text in bytes.
+    """
+
+    logprobs: NDArray[np.float64]
+    block_of_token: NDArray[np.int64]
+    canonical: bool
+    size: int
+
+
+@dataclass(frozen=True, eq=False)
+class Row:
+    """One response with its weights in the receiver's loss.
+
+    Parameters
+    ----------
+    group : int
+        Position of its prompt in the round.
+    prompt, response : tuple of int
+        The receiver's token ids.
+    pg_weight, nll_weight : float
+        Weights of the policy-gradient and the likelihood route; prompts not yet averaged.
+    finished : bool
+        Whether the response ended by EOS.
+    source : Source or None
+        For a peer's response under a ratio rule.
+    counted : bool
+        Whether it belongs to the policy-gradient population, whose mean length the ``token``
+        aggregation divides by.
+    usable : ndarray of bool, shape (R,), optional
+        False takes a token out of loss and length.
+    anchor : ndarray, shape (R,), optional
+        Log-probabilities under the receiver before the round's first update.
+    """
+
+    group: int
+    prompt: tuple[int, ...]
+    response: tuple[int, ...]
+    pg_weight: float
+    nll_weight: float = 0.0
+    finished: bool = True
+    source: Source | None = None
+    counted: bool = True
+    usable: NDArray[np.bool_] | None = None
+    anchor: NDArray[np.float64] | None = None
+
+    @property
+    def length(self) -> int:
+        """Response tokens that count."""
+        return len(self.response) if self.usable is None else int(self.usable.sum())
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """A round's rows for one receiver, and how its peers' rows are weighted."""
+
+    rows: list[Row]
+    groups: int
+    ratio: RatioRule | None = None
+    counts: dict[str, float] = field(default_factory=dict)
+
+    def split(self, parts: int, /) -> Iterator["Assignment"]:
+        """Part the prompts evenly, in order, one part an optimizer step."""
+        bounds = np.linspace(0, self.groups, min(parts, self.groups) + 1).round().astype(int)
+        for low, high in zip(bounds[:-1], bounds[1:], strict=True):
+            rows = [row for row in self.rows if low <= row.group < high]
+            yield Assignment(rows, int(high - low), self.ratio, self.counts)
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """Padded tensors of a micro-batch: prompts left-padded, responses right-padded."""
+
+    rows: list[Row]
+    ids_NT: torch.Tensor
+    attention_NT: torch.Tensor
+    mask_NR: torch.Tensor
+    pg_weight_N: torch.Tensor
+    nll_weight_N: torch.Tensor
+    anchor_NR: torch.Tensor | None
+
+    @property
+    def targets_NR(self) -> torch.Tensor:
+        """The response tokens."""
+        return self.ids_NT[:, -self.mask_NR.shape[1] :]
+
+
+def micro_batches(
+    assignment: Assignment, objective: ObjectiveConfig, pad_id: int, device: torch.device, /
+) -> Iterator[Batch]:
+    """Batches of similar length that together hold every row with weight.
+
+    Weights are final: prompts averaged, aggregation applied over the whole update, so any other
+    split of the same rows gives the same gradient. Rows without weight are left out, since they
+    contribute nothing to the gradient.
+    """
+    used = [
+        row
+        for row in assignment.rows
+        if row.length and (row.finished or not objective.mask_truncated)
+    ]
+    lengths = [row.length for row in used if row.counted]
+    mean_length = sum(lengths) / max(len(lengths), 1) or 1.0
+    divisor = {
+        "sum": lambda row: 1.0,
+        "sequence": lambda row: float(row.length),
+        "token": lambda row: mean_length,
+    }[objective.aggregation]
+    weighted = sorted(
+        (row for row in used if row.pg_weight or row.nll_weight),
+        key=lambda row: (len(row.response), len(row.prompt)),
+    )
+    for rows in _chunks(weighted, objective.batch_tokens):
+        scales = [1.0 / (assignment.groups * divisor(row)) for row in rows]
+        yield collate(rows, scales, pad_id, device)
+
+
+def _chunks(rows: Sequence[Row], batch_tokens: int, /) -> Iterator[list[Row]]:
+    chunk: list[Row] = []
+    prompt = response = 0
+    for row in rows:
+        wider = max(prompt, len(row.prompt)), max(response, len(row.response))
+        if chunk and sum(wider) * (len(chunk) + 1) > batch_tokens:
+            yield chunk
+            chunk, wider = [], (len(row.prompt), len(row.response))
+        chunk.append(row)
+        prompt, response = wider
+    if chunk:
+        yield chunk
+
+
+def collate(
+    rows: list[Row], scales: Sequence[float], pad_id: int, device: torch.device, /
+) -> Batch:
+    """Pad rows into tensors; row i's weights are multiplied by ``scales[i]``."""
+    prompt_NP, prompt_mask_NP = left_pad([row.prompt for row in rows], pad_id, device)
+    width = max(len(row.response) for row in rows)
+    ids_NR = np.full((len(rows), width), pad_id, np.int64)
+    real_NR = np.zeros((len(rows), width), np.int64)
+    mask_NR = np.zeros((len(rows), width), np.bool_)
+    anchor_NR = np.zeros((len(rows), width)) if rows[0].anchor is not None else None
+    for i, row in enumerate(rows):
+        length = len(row.response)
+        ids_NR[i, :length] = row.response
+        real_NR[i, :length] = 1
+        mask_NR[i, :length] = True if row.usable is None else row.usable
+        if anchor_NR is not None:
+            anchor_NR[i, :length] = row.anchor
+    scale_N = torch.tensor(scales, dtype=torch.float64)
+    pg_N = torch.tensor([row.pg_weight for row in rows], dtype=torch.float64) * scale_N
+    nll_N = torch.tensor([row.nll_weight for row in rows], dtype=torch.float64) * scale_N
+    return Batch(
+        rows=rows,
+        ids_NT=torch.cat([prompt_NP, torch.from_numpy(ids_NR).to(device)], dim=1),
+        attention_NT=torch.cat([prompt_mask_NP, torch.from_numpy(real_NR).to(device)], dim=1),
+        mask_NR=torch.from_numpy(mask_NR).to(device),
+        pg_weight_N=pg_N.to(device),
+        nll_weight_N=nll_N.to(device),
+        anchor_NR=None if anchor_NR is None else torch.from_numpy(anchor_NR).to(device),
+    )

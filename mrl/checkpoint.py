@@ -1,0 +1,176 @@
+"""Checkpoints that are whole or not there: written aside, then renamed.
+
+A checkpoint is a folder ``round-000050`` with each policy's weights (as `from_pretrained` reads
+them), optimizer and schedule, the exchange's position and the length of the metric files. Its
+``manifest.json`` holds the checksum of every file; a folder whose files do not match is refused.
+Random streams are functions of (seed, round), so they need no state; torch's global stream
+(dropout) is stored.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from mrl.errors import RunError
+from mrl.policy import Policy, save_weights
+
+PREFIX = "round-"
+MANIFEST = "manifest.json"
+
+
+@dataclass(frozen=True)
+class State:
+    """What a checkpoint holds beside the policies."""
+
+    rounds_done: int
+    positions: dict[str, int]
+    """Length in bytes of each metric file."""
+    exchange: bytes
+    """Snapshot of the exchange."""
+
+
+def save(folder: Path, state: State, policies: Sequence[Policy], /, *, keep: int) -> Path:
+    """Write a checkpoint and remove all but the newest `keep`.
+
+    Raises
+    ------
+    RunError
+        If it could not be written; what was there before is untouched.
+    """
+    final = folder / f"{PREFIX}{state.rounds_done:06d}"
+    partial = folder / f".{final.name}.partial"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir()
+        _write_policies(partial, policies)
+        (partial / "exchange.bin").write_bytes(state.exchange)
+        content = {
+            "rounds_done": state.rounds_done,
+            "positions": state.positions,
+            "policies": [policy.name for policy in policies],
+            "files": _checksums(partial),
+        }
+        (partial / MANIFEST).write_text(json.dumps(content, indent=1), encoding="utf-8")
+        for path in partial.rglob("*"):
+            _sync(path)
+        shutil.rmtree(final, ignore_errors=True)
+        partial.rename(final)
+        _sync(folder)
+    except Exception as error:  # torch and safetensors wrap a full disk in errors of their own
+        shutil.rmtree(partial, ignore_errors=True)
+        raise RunError(
+            f"the checkpoint of round {state.rounds_done} could not be written to {folder}: "
+            f"{error}. Earlier checkpoints are whole; free space or choose another output, "
+            "then continue with --resume"
+        ) from error
+    for old in _complete(folder)[:-keep]:
+        shutil.rmtree(old, ignore_errors=True)
+    return final
+
+
+def latest(folder: Path, /) -> Path | None:
+    """The newest whole checkpoint, or None where there is none."""
+    complete = _complete(folder)
+    return complete[-1] if complete else None
+
+
+def load(path: Path, policies: Sequence[Policy], /) -> State:
+    """Put weights, optimizers and schedules of a checkpoint into `policies`.
+
+    Raises
+    ------
+    RunError
+        If a file is missing or damaged, or the checkpoint is of other policies.
+    """
+    try:
+        content = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
+        expected, found = content["files"], _checksums(path)
+    except (OSError, ValueError, KeyError) as error:
+        raise _damaged(path, f"its {MANIFEST} cannot be read ({error})") from None
+    for name, checksum in expected.items():
+        if found.get(name) != checksum:
+            what = "is missing" if name not in found else "does not match its checksum"
+            raise _damaged(path, f"{name} {what}")
+    names = [policy.name for policy in policies]
+    if content["policies"] != names:
+        raise RunError(
+            f"checkpoint {path} is of policies {content['policies']}; the configuration has {names}"
+        )
+    for policy in policies:
+        _read_policy(path / policy.name, policy)
+    torch.set_rng_state(torch.load(path / "torch_rng.pt", weights_only=True))
+    exchange = (path / "exchange.bin").read_bytes()
+    return State(content["rounds_done"], content["positions"], exchange)
+
+
+def weights_of(path: Path, policy: Policy, /) -> Mapping[str, torch.Tensor]:
+    """The stored parameters of one policy."""
+    from safetensors.torch import load_file
+
+    tensors: dict[str, torch.Tensor] = {}
+    for file in sorted((path / policy.name).glob("*.safetensors")):
+        tensors.update(load_file(file))
+    return tensors
+
+
+def _write_policies(partial: Path, policies: Sequence[Policy], /) -> None:
+    for policy in policies:
+        home = partial / policy.name
+        save_weights(policy, home)
+        training = {
+            "optimizer": policy.optim.state_dict(),
+            "schedule": policy.schedule.state_dict(),
+        }
+        torch.save(training, home / "training.pt")
+    torch.save(torch.get_rng_state(), partial / "torch_rng.pt")
+
+
+def _read_policy(home: Path, policy: Policy, /) -> None:
+    missing, unexpected = policy.model.load_state_dict(
+        weights_of(home.parent, policy), strict=False
+    )
+    # Tied weights are stored once, under one of their names.
+    tied = set(getattr(policy.model, "_tied_weights_keys", None) or ())
+    if unexpected or set(missing) - tied:
+        raise RunError(
+            f"checkpoint {home} does not fit the model of policy {policy.name!r}: "
+            f"missing {sorted(set(missing) - tied)}, unexpected {sorted(unexpected)}"
+        )
+    training: dict[str, Any] = torch.load(home / "training.pt", weights_only=True)
+    policy.optim.load_state_dict(training["optimizer"])
+    policy.schedule.load_state_dict(training["schedule"])
+
+
+def _complete(folder: Path, /) -> list[Path]:
+    if not folder.is_dir():
+        return []
+    return sorted(path for path in folder.iterdir() if path.name.startswith(PREFIX))
+
+
+def _checksums(path: Path, /) -> dict[str, str]:
+    files = sorted(file for file in path.rglob("*") if file.is_file() and file.name != MANIFEST)
+    return {
+        str(file.relative_to(path)): hashlib.sha256(file.read_bytes()).hexdigest() for file in files
+    }
+
+
+def _sync(path: Path, /) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _damaged(path: Path, what: str, /) -> RunError:
+    others = [other.name for other in _complete(path.parent) if other != path]
+    way_out = f"remove {path} and resume from {others[-1]}" if others else "start the run again"
+    return RunError(f"checkpoint {path} is damaged: {what}; {way_out}")

@@ -1,0 +1,205 @@
+"""Command line: ``mrl``. Importable and useful without torch; commands import what they need.
+
+Exit codes: 0 the thing asked for was done; 1 a run could not go on; 2 bad input.
+"""
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from mrl import config as configuration
+from mrl.errors import InputError, RunError
+
+app = typer.Typer(
+    name="mrl",
+    help="Experience sharing between heterogeneous language models: study, validate, promote, "
+    "train.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+console = Console()
+
+ConfigPath = Annotated[Path, typer.Argument(help="Configuration file (YAML).", metavar="CONFIG")]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Argument(help="Overrides of the form section.key=value.", metavar="[section.key=value]"),
+]
+
+
+@app.command()
+def train(
+    config: ConfigPath,
+    overrides: Overrides = None,
+    resume: Annotated[bool, typer.Option(help="Continue from the last checkpoint.")] = False,
+    unvalidated: Annotated[
+        bool,
+        typer.Option(help="Train although no certificate covers the probe; the report says so."),
+    ] = False,
+) -> None:
+    """Train the policies of a configuration together."""
+    from mrl.gate.certificate import check
+
+    run = configuration.load(config, overrides or [])
+    require("torch")
+    validated = check(run, unvalidated=unvalidated)
+    quiet_threads()
+    from mrl.progress import bar
+    from mrl.train import train as start
+
+    with bar(run, console) as progress:
+        folder = start(run, resume=resume, unvalidated=not validated, progress=progress)
+    console.print(f"run written to {folder}; read it with: mrl report {folder}", soft_wrap=True)
+
+
+@app.command()
+def validate(
+    config: ConfigPath,
+    overrides: Overrides = None,
+    output: Annotated[Path | None, typer.Option("-o", help="Write the certificate here.")] = None,
+) -> None:
+    """Put a configuration's probe through the gate and print each rung's verdict."""
+    from mrl.gate import run_gate
+    from mrl.gate.certificate import write
+
+    run = configuration.load(config, overrides or [])
+    require("torch")
+    quiet_threads()
+    certificate = run_gate(run, console=console)
+    if output is not None:
+        write(certificate, output)
+    if not certificate.passed:
+        raise RunError("the gate did not pass; the checks marked 'no' above say why")
+
+
+@app.command()
+def promote(
+    config: ConfigPath,
+    output: Annotated[Path, typer.Option("-o", help="Training configuration to write.")],
+    overrides: Overrides = None,
+) -> None:
+    """Validate a configuration and write it out with its certificate, ready to train."""
+    from mrl.gate.promote import promote as carry
+
+    run = configuration.load(config, overrides or [])
+    require("torch")
+    quiet_threads()
+    carry(run, output, console=console)
+    console.print(f"promoted: {output}; train it with: mrl train {output}", soft_wrap=True)
+
+
+@app.command()
+def study(
+    config: ConfigPath,
+    overrides: Overrides = None,
+    output: Annotated[
+        Path | None, typer.Option("-o", help="Folder for the table and the figure.")
+    ] = None,
+) -> None:
+    """Draw the stability-support plane for a configuration's regime (no torch needed)."""
+    from mrl.study import study as draw
+
+    run = configuration.load(config, overrides or [])
+    draw(run, output or run.folder / "study", console=console)
+
+
+@app.command()
+def evaluate(
+    run: Annotated[Path, typer.Argument(help="Folder of a run.", metavar="RUN")],
+    samples: Annotated[int, typer.Option(min=1, help="Responses a prompt.")] = 8,
+    items: Annotated[int, typer.Option(min=1, help="Held-out items.")] = 200,
+) -> None:
+    """Evaluate the policies of a run's last checkpoint on held-out items."""
+    require("torch")
+    quiet_threads()
+    from mrl.evaluate import table
+    from mrl.runs import evaluate_run
+
+    table_of = table(evaluate_run(run, samples=samples, items=items).rows)
+    console.print(table_of)
+
+
+@app.command()
+def report(
+    runs: Annotated[list[Path], typer.Argument(help="Folders of runs.", metavar="RUN...")],
+    output: Annotated[Path | None, typer.Option("-o", help="HTML file to write.")] = None,
+) -> None:
+    """Write one self-contained HTML page about one or several runs."""
+    from mrl.report import write_report
+
+    path = write_report(runs, output or runs[0] / "report.html")
+    console.print(f"report written to {path}", soft_wrap=True)
+
+
+@app.command()
+def demo(
+    quick: Annotated[bool, typer.Option("--quick/--full", help="Minutes, or all of it.")] = True,
+    output: Annotated[Path, typer.Option("-o", help="Folder for everything it makes.")] = Path(
+        "runs/demo"
+    ),
+) -> None:
+    """Predict by theory, then train two different language models and measure."""
+    require("torch")
+    quiet_threads()
+    from mrl.demo import run_demo
+
+    run_demo(quick=quick, output=output, console=console)
+
+
+@app.command()
+def doctor() -> None:
+    """Say what is installed and what this machine can run."""
+    from importlib import metadata
+
+    table = Table("package", "version", "needed for")
+    needed = {
+        "numpy": "theory",
+        "scipy": "theory",
+        "torch": "training",
+        "transformers": "training",
+        "reasoning-gym": "reasoning-gym tasks",
+        "ray": "clusters",
+        "vllm": "fast generation on GPUs",
+    }
+    for name, use in needed.items():
+        try:
+            version = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            version = "not installed"
+        table.add_row(name, version, use)
+    console.print(table)
+    console.print(f"python {sys.version.split()[0]}, {os.cpu_count()} processors")
+
+
+def require(package: str) -> None:
+    """Raise `InputError` with the way out when a package is missing."""
+    from importlib.util import find_spec
+
+    if find_spec(package) is None:
+        raise InputError(
+            f"this command needs {package}, which is not installed; "
+            "install the training extra: pip install 'mutual-rl[train]'"
+        )
+
+
+def quiet_threads() -> None:
+    """Keep OpenMP threads from spinning while others work; must precede the import of torch."""
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+
+def main(arguments: list[str] | None = None) -> Any:
+    """Entry point: run a command; errors of input and of runs become one message."""
+    try:
+        return app(arguments, standalone_mode=True)
+    except (InputError, RunError) as error:
+        Console(stderr=True).print(f"mrl: {error}", markup=False, highlight=False, soft_wrap=True)
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        Console(stderr=True).print("mrl: stopped; continue a run with --resume", markup=False)
+        sys.exit(130)

@@ -1,0 +1,13 @@
+"""Errors that end a command with one clear message and no traceback."""
+
+
+class InputError(Exception):
+    """The user's input cannot be right; the command ends with exit code 2."""
+
+    exit_code = 2
+
+
+class RunError(Exception):
+    """A run could not go on; the command ends with exit code 1 and loses nothing stored."""
+
+    exit_code = 1

@@ -1,0 +1,29 @@
+"""The exchange that a configuration asks for, and what a policy received through it."""
+
+from pathlib import Path
+from typing import Any
+
+from mrl.config import ExchangeConfig
+from mrl.exchange.exchange import Exchange
+from mrl.exchange.memory import MemoryExchange
+from mrl.exchange.store import SQLiteExchange
+
+
+def open_exchange(config: ExchangeConfig, folder: Path, /) -> Exchange:
+    """In memory, or durable in ``exchange.sqlite`` of the run's folder."""
+    if config.store == "memory":
+        return MemoryExchange()
+    return SQLiteExchange(folder / "exchange.sqlite")
+
+
+def received(exchange: Exchange, policy: str, round: int, /) -> dict[str, Any]:
+    """Records and bytes, by type, that `policy` was delivered in a round."""
+    rows = [
+        row
+        for row in exchange.traffic(round)
+        if row.direction == "delivered" and row.policy_id == policy
+    ]
+    return {
+        "records_in": {row.kind: row.records for row in rows},
+        "bytes_in": {row.kind: row.bytes for row in rows},
+    }

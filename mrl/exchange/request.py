@@ -1,0 +1,102 @@
+"""What a receiver asks for, checked once for every kind of exchange."""
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from typing import Any, Self
+
+from mrl.errors import RunError
+from mrl.exchange.fields import MAX_COUNT
+from mrl.exchange.framing import RecordError
+from mrl.exchange.records import RECORD_TYPES, Record, decode
+
+Limit = int | Mapping[str, int] | None
+
+
+class ExchangeError(RunError):
+    """The exchange cannot do what was asked; everything acknowledged before is kept."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """A checked call of `Exchange.collect`; versions ``oldest`` to ``round`` are looked at."""
+
+    receiver: str
+    prompts: tuple[str, ...]
+    needs: frozenset[str]
+    limit: Limit
+    oldest: int
+    round: int
+
+    @classmethod
+    def of(
+        cls,
+        receiver: str,
+        prompt_ids: Iterable[str],
+        needs: AbstractSet[str],
+        limit: Limit,
+        max_staleness: int,
+        round: int,
+    ) -> Self:
+        """Check the arguments of `Exchange.collect`.
+
+        Raises
+        ------
+        ValueError
+            If an argument is out of range, or is one string where several are expected.
+        """
+        if not isinstance(receiver, str) or not receiver:
+            raise ValueError(f"receiver={receiver!r}; expected a policy id")
+        for name, value in (("prompt_ids", prompt_ids), ("needs", needs)):
+            if isinstance(value, str | bytes):
+                raise ValueError(f"{name}={value!r} is one string; expected a collection of them")
+        unknown = sorted(set(needs) - set(RECORD_TYPES))
+        if unknown:
+            raise ValueError(f"needs has {unknown}; expected any of {sorted(RECORD_TYPES)}")
+        limits = limit.values() if isinstance(limit, Mapping) else [0 if limit is None else limit]
+        for bound in limits:
+            whole_number("limit", bound)
+        oldest = whole_number("round", round) - whole_number("max_staleness", max_staleness)
+        prompts = tuple(dict.fromkeys(prompt_ids))
+        return cls(receiver, prompts, frozenset(needs), limit, oldest, round)
+
+    def positions(self, peer: str, /) -> float:
+        """Return how many positions of the peer's groups are open; inf without a limit.
+
+        Statistics of a group stand at position 0: a limit of 0 shuts the peer out altogether.
+        """
+        limit = self.limit.get(peer) if isinstance(self.limit, Mapping) else self.limit
+        return math.inf if limit is None else limit
+
+
+def whole_number(name: str, value: Any, /) -> int:
+    """Return `value` if it is an integer from 0 to 2**63 - 1, else raise ``ValueError``."""
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= MAX_COUNT:
+        raise ValueError(f"{name}={value!r}; expected an integer from 0 to 2**63 - 1")
+    return value
+
+
+def checked_records(records: Iterable[Record], /) -> list[Record]:
+    """Return the records as a list, or raise ``TypeError`` for anything that is not one."""
+    listed = list(records)
+    for record in listed:
+        if not isinstance(record, Record):
+            raise TypeError(
+                f"publish got {type(record).__name__}; expected records, "
+                "or publish_encoded for their bytes"
+            )
+    return listed
+
+
+def decode_all(encoded: Iterable[bytes], /) -> tuple[list[Record], Counter[str]]:
+    """Return the records in `encoded`, and how many could not be decoded, by reason."""
+    records: list[Record] = []
+    refused: Counter[str] = Counter()
+    for data in encoded:
+        try:
+            records.append(decode(data))
+        except RecordError as error:
+            refused[error.reason] += 1
+    return records, refused

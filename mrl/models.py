@@ -1,0 +1,97 @@
+"""Models and tokenizers from folders, hub ids or a configuration."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from mrl.config import PolicyConfig
+from mrl.errors import InputError
+from mrl.tokens.recipes import bpe_tokenizer, character_tokenizer
+
+DTYPES = {"float64": torch.float64, "float32": torch.float32, "bfloat16": torch.bfloat16}
+
+
+def load_tokenizer(config: PolicyConfig, /) -> Any:
+    """The tokenizer of a policy: built by recipe, or from where its section or model points.
+
+    Raises
+    ------
+    InputError
+        If it cannot be found or built, or has no end-of-sequence token.
+    """
+    from transformers import AutoTokenizer
+
+    section = config.tokenizer
+    if section is not None and section.kind == "characters":
+        return character_tokenizer(section.alphabet)
+    if section is not None and section.kind == "bpe":
+        try:
+            lines = Path(section.path).read_text(encoding="utf-8").splitlines()
+        except OSError as error:
+            raise InputError(
+                f"policy {config.name!r}: cannot read tokenizer text {section.path}: "
+                f"{error.strerror}"
+            ) from None
+        return bpe_tokenizer(lines, section.vocab_size)
+    path = section.path if section is not None else config.model.path  # type: ignore[union-attr]
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(path)
+    except (OSError, ValueError, KeyError, ImportError) as error:
+        raise InputError(
+            f"policy {config.name!r}: no tokenizer could be loaded from {path!r} "
+            f"({_first_line(error)}); expected a folder with tokenizer.json or a hub id"
+        ) from None
+    if tokenizer.eos_token_id is None:
+        raise InputError(
+            f"policy {config.name!r}: the tokenizer in {path!r} has no end-of-sequence token; "
+            "set eos_token in its tokenizer_config.json"
+        )
+    return tokenizer
+
+
+def load_model(config: PolicyConfig, tokenizer: Any, /, *, seed: int) -> Any:
+    """The causal language model of a policy, in training mode; `seed` draws random weights.
+
+    Raises
+    ------
+    InputError
+        If the folder holds no model, the architecture or one of its settings is unknown, or the
+        vocabulary is smaller than the tokenizer's.
+    """
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    section = config.model
+    try:
+        if section.kind == "pretrained":
+            model = AutoModelForCausalLM.from_pretrained(section.path, dtype=DTYPES[section.dtype])
+        else:
+            settings = AutoConfig.for_model(
+                section.model_type,
+                **{
+                    "vocab_size": len(tokenizer),
+                    "eos_token_id": tokenizer.eos_token_id,
+                    "bos_token_id": tokenizer.bos_token_id,
+                    "pad_token_id": tokenizer.pad_token_id,
+                    **section.params,
+                },
+            )
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(seed)
+                model = AutoModelForCausalLM.from_config(settings, dtype=DTYPES[section.dtype])
+    except (OSError, ValueError, KeyError, TypeError, RuntimeError) as error:
+        where = section.path if section.kind == "pretrained" else section.model_type
+        raise InputError(
+            f"policy {config.name!r}: no model could be made from {where!r} ({_first_line(error)})"
+        ) from None
+    size = model.get_input_embeddings().num_embeddings
+    if size < len(tokenizer):
+        raise InputError(
+            f"policy {config.name!r}: the model has {size} embeddings and the tokenizer "
+            f"{len(tokenizer)} tokens; expected at least as many embeddings as tokens"
+        )
+    return model.train()
+
+
+def _first_line(error: Exception, /) -> str:
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

@@ -1,0 +1,286 @@
+"""A policy: model, tokenizer, optimizer, and the sharing rule it learns by."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from bandit.probes import Probe, RatioRule, effective_sample_size
+from mrl.batch import Assignment, Row, collate, micro_batches
+from mrl.config import (
+    ObjectiveConfig,
+    OptimizerConfig,
+    PolicyConfig,
+    RunConfig,
+    SamplingConfig,
+)
+from mrl.errors import InputError, RunError
+from mrl.loss import LossResult, response_logprobs, token_loss
+from mrl.rollout import Rollout
+from mrl.rollout.hf import sample
+from mrl.tasks import Item
+from mrl.tokens import ContentEncoder, Unrepresentable, is_canonical_batch, retokenize_batch
+
+OPTIMIZERS = {"adamw": torch.optim.AdamW, "sgd": torch.optim.SGD}
+
+
+@dataclass(eq=False)
+class Policy:
+    """One of the policies that train together.
+
+    Parameters
+    ----------
+    name : str
+        Name in records and metrics.
+    model : torch.nn.Module
+        Causal language model, called as the transformers library's models are.
+    tokenizer : transformers fast tokenizer
+        The model's own.
+    probe : Probe
+        How peers' experience becomes credit.
+    sampling, objective, optimizer : SamplingConfig, ObjectiveConfig, OptimizerConfig
+        Settings.
+    template : {"auto", "chat", "plain"}
+        How messages become a prompt.
+    """
+
+    name: str
+    model: Any
+    tokenizer: Any
+    probe: Probe
+    sampling: SamplingConfig
+    objective: ObjectiveConfig
+    optimizer: OptimizerConfig
+    template: str = "auto"
+
+    def __post_init__(self) -> None:
+        self.content = ContentEncoder.of(self.tokenizer)
+        self.table = self.content.table
+        self.eos_id: int | None = self.tokenizer.eos_token_id
+        pad_id = self.tokenizer.pad_token_id
+        self.pad_id: int = pad_id if pad_id is not None else (self.eos_id or 0)
+        self.parameters = [p for p in self.model.parameters() if p.requires_grad]
+        settings: dict[str, Any] = {
+            "lr": self.optimizer.lr,
+            "weight_decay": self.optimizer.weight_decay,
+        }
+        if self.optimizer.kind == "adamw":
+            settings["betas"] = self.optimizer.betas
+        self.optim = OPTIMIZERS[self.optimizer.kind](self.parameters, **settings)
+        warmup = self.optimizer.warmup_rounds
+        self.schedule = torch.optim.lr_scheduler.LambdaLR(
+            self.optim, lambda done: min(1.0, (done + 1) / (warmup + 1))
+        )
+        self._prompts: dict[str, tuple[int, ...]] = {}
+
+    @property
+    def device(self) -> torch.device:
+        """Where the parameters are."""
+        return self.parameters[0].device
+
+    def render(self, item: Item, /) -> tuple[int, ...]:
+        """Token ids of an item's prompt by this policy's own template.
+
+        Raises
+        ------
+        InputError
+            If prompt and longest response do not fit the model's context.
+        """
+        if item.prompt_id not in self._prompts:
+            chat = self.template == "chat" or (
+                self.template == "auto" and self.tokenizer.chat_template is not None
+            )
+            if chat:
+                text = self.tokenizer.apply_chat_template(
+                    item.messages, tokenize=False, add_generation_prompt=True
+                )
+            else:
+                text = "".join(message["content"] for message in item.messages)
+            ids = tuple(self.tokenizer(text, add_special_tokens=not chat)["input_ids"])
+            self._check_prompt(item, ids)
+            self._prompts[item.prompt_id] = ids
+        return self._prompts[item.prompt_id]
+
+    def _check_prompt(self, item: Item, ids: tuple[int, ...], /) -> None:
+        if not ids:
+            raise InputError(f"prompt {item.prompt_id} is empty for policy {self.name!r}")
+        limit = getattr(self.model.config, "max_position_embeddings", None)
+        if limit is not None and len(ids) + self.sampling.max_tokens > limit:
+            raise InputError(
+                f"prompt {item.prompt_id} has {len(ids)} tokens for policy {self.name!r}; with "
+                f"sampling.max_tokens={self.sampling.max_tokens} that exceeds the model's context "
+                f"of {limit}; shorten the prompt or lower max_tokens"
+            )
+
+    def generate(self, items: Sequence[Item], n: int, seed: int, /) -> list[list[Rollout]]:
+        """Sample `n` responses for each item; a function of weights, items and seed."""
+        groups = sample(
+            self.model,
+            [self.render(item) for item in items],
+            n=n,
+            max_tokens=self.sampling.max_tokens,
+            temperature=self.sampling.temperature,
+            eos_id=self.eos_id,
+            pad_id=self.pad_id,
+            generator=torch.Generator(self.device).manual_seed(seed),
+            batch=self.sampling.batch,
+        )
+        return [
+            [
+                Rollout(one.ids, one.logprobs, one.finished, self.text(one.ids, one.finished))
+                for one in group
+            ]
+            for group in groups
+        ]
+
+    def text(self, ids: Sequence[int], finished: bool, /) -> bytes:
+        """Bytes of a response without its end token."""
+        return self.table.bytes_of(ids[: len(ids) - finished])
+
+    def encode(self, texts: Sequence[bytes], /) -> list[tuple[int, ...] | Unrepresentable]:
+        """Canonical token ids of peers' texts as plain content, or why there are none."""
+        return [
+            ids if isinstance(ids, Unrepresentable) else tuple(ids.tolist())
+            for ids in retokenize_batch(texts, self.content)
+        ]
+
+    def canonical(self, rollouts: Sequence[Rollout], /) -> list[bool]:
+        """Whether each response's sampled tokens are what its text encodes to."""
+        ids = [one.ids[: len(one.ids) - one.finished] for one in rollouts]
+        return is_canonical_batch(ids, self.content).tolist()
+
+    @torch.inference_mode()
+    def score(self, rows: Sequence[Row], /) -> list[NDArray[np.float64]]:
+        """Log-probabilities of each row's response tokens at the sampling temperature."""
+        out: list[NDArray[np.float64]] = []
+        for start in range(0, len(rows), self.sampling.batch):
+            chunk = list(rows[start : start + self.sampling.batch])
+            batch = collate(chunk, [1.0] * len(chunk), self.pad_id, self.device)
+            logprobs = response_logprobs(self.model, batch, self.sampling.temperature)
+            values = logprobs.double().cpu().numpy()
+            out += [values[i, : len(row.response)] for i, row in enumerate(chunk)]
+        return out
+
+    def update(self, assignment: Assignment, /) -> dict[str, Any]:
+        """Take the round's gradient steps; returns what they showed.
+
+        Raises
+        ------
+        RunError
+            If a gradient is not finite; the weights then stand as before that step.
+        """
+        steps = self.objective.updates
+        if steps > 1:
+            anchors = self.score(assignment.rows)
+            rows = [
+                replace(row, anchor=anchor)
+                for row, anchor in zip(assignment.rows, anchors, strict=True)
+            ]
+            assignment = replace(assignment, rows=rows)
+        losses, norms, results = [], [], []
+        lr = self.optim.param_groups[0]["lr"]
+        for part in assignment.split(steps):
+            loss, found = self.accumulate(part)
+            norms.append(self._step())
+            losses.append(loss)
+            results += found
+        self.schedule.step()
+        pg_tokens = sum(result.pg_tokens for result in results)
+        clipped = sum(result.clipped_tokens for result in results)
+        return {
+            "loss": float(np.mean(losses)),
+            "grad_norm": float(np.mean(norms)),
+            "lr": lr,
+            "clip_share": clipped / pg_tokens if pg_tokens else None,
+            **_ratio_figures(results, assignment.ratio),
+        }
+
+    def accumulate(self, assignment: Assignment, /) -> tuple[float, list[LossResult]]:
+        """Set the gradients to those of one update over `assignment`, without a step."""
+        self.optim.zero_grad(set_to_none=False)
+        total, results = 0.0, []
+        for batch in micro_batches(assignment, self.objective, self.pad_id, self.device):
+            result = token_loss(
+                response_logprobs(self.model, batch, self.sampling.temperature),
+                batch,
+                assignment.ratio,
+                clip_low=self.objective.clip_low,
+                clip_high=self.objective.clip_high,
+            )
+            result.loss.backward()
+            total += result.loss.item()
+            results.append(replace(result, loss=result.loss.detach()))
+        return total, results
+
+    def _step(self) -> float:
+        # Without any weighted row there are no gradients yet; the step is then one of zeros.
+        for parameter in self.parameters:
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+        limit = self.optimizer.max_grad_norm
+        norm = float(
+            torch.nn.utils.clip_grad_norm_(
+                self.parameters, float("inf") if limit is None else limit
+            )
+        )
+        if not np.isfinite(norm):
+            raise RunError(
+                f"policy {self.name!r}: the gradient is not finite (norm {norm}); no step was "
+                "taken. Lower the learning rate, or cap the ratios if the probe has them"
+            )
+        self.optim.step()
+        return norm
+
+
+def _ratio_figures(results: list[LossResult], rule: RatioRule | None, /) -> dict[str, Any]:
+    """Importance weights of peers' rows: effective sample size a prompt, mean and quantiles."""
+    pairs = [pair for result in results for pair in result.ratios]
+    if rule is None or rule.kind == "none" or not pairs:
+        return {}
+    by_group: dict[int, list[float]] = {}
+    for group, weight in pairs:
+        by_group.setdefault(group, []).append(weight)
+    shares = [effective_sample_size(np.array(w)) / len(w) for w in by_group.values()]
+    weights = np.array([weight for _, weight in pairs])
+    quantiles = np.quantile(weights, [0.5, 0.9, 0.99])
+    return {
+        "ess": float(np.mean(shares)),
+        "ratio_mean": float(weights.mean()),
+        **dict(zip(("ratio_q50", "ratio_q90", "ratio_q99"), map(float, quantiles), strict=True)),
+    }
+
+
+def build_policy(config: PolicyConfig, run: RunConfig, /, *, seed: int) -> Policy:
+    """Load or create a policy's model and tokenizer.
+
+    Raises
+    ------
+    InputError
+        If a folder, tokenizer or setting is missing or does not fit.
+    """
+    from mrl.models import load_model, load_tokenizer
+
+    tokenizer = load_tokenizer(config)
+    device = run.device
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    return Policy(
+        name=config.name,
+        model=load_model(config, tokenizer, seed=seed).to(device),
+        tokenizer=tokenizer,
+        probe=run.probe_of(config),
+        sampling=run.sampling,
+        objective=run.objective_of(config),
+        optimizer=config.optimizer,
+        template=config.template,
+    )
+
+
+def save_weights(policy: Policy, folder: Path, /) -> None:
+    """Write weights and tokenizer as `from_pretrained` reads them."""
+    policy.model.save_pretrained(folder)
+    policy.tokenizer.save_pretrained(folder)

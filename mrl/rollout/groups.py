@@ -1,0 +1,95 @@
+"""Groups of verified rollouts: generate, verify, and redraw groups without reward variance."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mrl.rollout import Rollout
+from mrl.seeds import derive
+from mrl.tasks import Item, Task
+from mrl.timing import Phases
+
+
+class Generator(Protocol):
+    """Whatever samples responses: a policy with its engine."""
+
+    @property
+    def name(self) -> str:
+        """Name of the policy."""
+
+    def generate(self, items: Sequence[Item], n: int, seed: int, /) -> list[list[Rollout]]:
+        """Sample `n` responses for each item."""
+
+
+@dataclass(frozen=True, eq=False)
+class Groups:
+    """One policy's rollouts of a round.
+
+    Parameters
+    ----------
+    rollouts : list of list of Rollout
+        B groups of G rollouts.
+    rewards : ndarray, shape (B, G)
+        Verifier rewards; NaN where not verified.
+    generated : int
+        Rollouts that were generated, redrawn ones included.
+    """
+
+    rollouts: list[list[Rollout]]
+    rewards: NDArray[np.float64]
+    generated: int
+
+
+def verify_all(
+    task: Task, items: Sequence[Item], rollouts: Sequence[Sequence[Rollout]], /
+) -> NDArray[np.float64]:
+    """Rewards (B, G) of `rollouts`; NaN where the verifier gave no verdict."""
+    return np.array(
+        [
+            [task.verify(item, rollout.text, rollout.finished) for rollout in group]
+            for item, group in zip(items, rollouts, strict=True)
+        ],
+        dtype=np.float64,
+    )
+
+
+def dead_groups(rewards: NDArray[np.float64], /) -> NDArray[np.bool_]:
+    """Groups whose verified rewards are all equal (or that have none), shape (B,)."""
+    valid = ~np.isnan(rewards)
+    low = np.min(rewards, axis=-1, initial=np.inf, where=valid)
+    high = np.max(rewards, axis=-1, initial=-np.inf, where=valid)
+    return ~(high > low)
+
+
+def draw_groups(
+    policy: Generator,
+    task: Task,
+    items: Sequence[Item],
+    n: int,
+    /,
+    *,
+    redraws: int,
+    seed: int,
+    phases: Phases,
+) -> Groups:
+    """Sample and verify `n` responses an item; redraw dead groups at most `redraws` times."""
+    rollouts: list[list[Rollout]] = [[] for _ in items]
+    rewards = np.full((len(items), n), np.nan)
+    todo = np.arange(len(items))
+    generated = 0
+    for attempt in range(redraws + 1):
+        chosen = [items[i] for i in todo]
+        with phases("generate"):
+            fresh = policy.generate(chosen, n, derive(seed, attempt))
+        with phases("verify"):
+            rewards[todo] = verify_all(task, chosen, fresh)
+        for i, group in zip(todo, fresh, strict=True):
+            rollouts[i] = group
+        generated += len(todo) * n
+        todo = todo[dead_groups(rewards[todo])]
+        if not len(todo):
+            break
+    return Groups(rollouts, rewards, generated)

@@ -1,0 +1,176 @@
+"""Sampling with a transformers model: KV cache, left padding, finished rows dropped.
+
+Shapes: B prompts, N = B * n rows, P prompt width, T response width, V vocabulary.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, eq=False)
+class Sampled:
+    """Token ids of one response with their log-probabilities at the sampling distribution."""
+
+    ids: tuple[int, ...]
+    logprobs: NDArray[np.float64]
+    finished: bool
+
+
+def left_pad(
+    prompts: Sequence[Sequence[int]], pad_id: int, device: torch.device, /
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Token ids and attention mask, each (B, P), padded on the left."""
+    width = max(len(prompt) for prompt in prompts)
+    ids_BP = np.full((len(prompts), width), pad_id, np.int64)
+    mask_BP = np.zeros((len(prompts), width), np.int64)
+    for row, prompt in enumerate(prompts):
+        ids_BP[row, width - len(prompt) :] = prompt
+        mask_BP[row, width - len(prompt) :] = 1
+    return torch.from_numpy(ids_BP).to(device), torch.from_numpy(mask_BP).to(device)
+
+
+def positions(mask_BT: torch.Tensor, /) -> torch.Tensor:
+    """Position of each token, counted from the first that is not padding."""
+    return (mask_BT.cumsum(-1) - 1).clamp_min(0)
+
+
+def scaled_logprobs(logits: torch.Tensor, temperature: float, /) -> torch.Tensor:
+    """Log-probabilities at `temperature` over the last axis, at least in float32."""
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    return torch.log_softmax(logits / temperature, dim=-1)
+
+
+@torch.inference_mode()
+def sample(
+    model: Any,
+    prompts: Sequence[Sequence[int]],
+    /,
+    *,
+    n: int,
+    max_tokens: int,
+    temperature: float,
+    eos_id: int | None,
+    pad_id: int,
+    generator: torch.Generator,
+    batch: int = 512,
+) -> list[list[Sampled]]:
+    """Draw `n` responses for each prompt.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        A causal language model of the transformers library (or one that is called like it).
+    prompts : sequence of sequence of int
+        Token ids of B prompts.
+    n : int
+        Responses a prompt.
+    max_tokens : int
+        Longest response, end-of-sequence token included.
+    temperature : float
+        Softmax temperature.
+    eos_id : int or None
+        Token that ends a response; None: every response has `max_tokens` tokens.
+    pad_id : int
+        Padding token; may equal `eos_id`, since padding is known by the mask alone.
+    generator : torch.Generator
+        Source of all randomness.
+    batch : int
+        Rows generated at a time.
+
+    Returns
+    -------
+    list of list of Sampled
+        B lists of n responses.
+    """
+    was_training = model.training
+    model.eval()
+    step = max(1, batch // n)
+    out: list[list[Sampled]] = []
+    try:
+        for start in range(0, len(prompts), step):
+            chunk = prompts[start : start + step]
+            ids_NT, logprobs_NT, lengths_N, finished_N = _sample_chunk(
+                model, chunk, n, max_tokens, temperature, eos_id, pad_id, generator
+            )
+            rows = iter(_responses(ids_NT, logprobs_NT, lengths_N, finished_N))
+            out.extend([next(rows) for _ in range(n)] for _ in chunk)
+    finally:
+        model.train(was_training)
+    return out
+
+
+def _sample_chunk(
+    model: Any,
+    prompts: Sequence[Sequence[int]],
+    n: int,
+    max_tokens: int,
+    temperature: float,
+    eos_id: int | None,
+    pad_id: int,
+    generator: torch.Generator,
+) -> tuple[torch.Tensor, ...]:
+    device = next(model.parameters()).device
+    ids_BP, mask_BP = left_pad(prompts, pad_id, device)
+    out = model(
+        input_ids=ids_BP,
+        attention_mask=mask_BP,
+        position_ids=positions(mask_BP),
+        use_cache=max_tokens > 1,
+        logits_to_keep=1,
+    )
+    rows = len(prompts) * n
+    logits_NV = out.logits[:, -1].repeat_interleave(n, dim=0)
+    mask_NP = mask_BP.repeat_interleave(n, dim=0)
+    cache = out.cache if max_tokens > 1 else None
+    if cache is not None:
+        cache.batch_repeat_interleave(n)
+    dtype = torch.promote_types(logits_NV.dtype, torch.float32)
+    ids_NT = torch.full((rows, max_tokens), pad_id, dtype=torch.long, device=device)
+    logprobs_NT = torch.zeros((rows, max_tokens), dtype=dtype, device=device)
+    lengths_N = torch.full((rows,), max_tokens, dtype=torch.long, device=device)
+    finished_N = torch.zeros(rows, dtype=torch.bool, device=device)
+    live = torch.arange(rows, device=device)
+    for t in range(max_tokens):
+        logp_NV = scaled_logprobs(logits_NV, temperature)
+        # The Gumbel-max trick: one draw a row from softmax(logits / temperature).
+        noise = torch.empty_like(logp_NV).exponential_(generator=generator)
+        token_N = (logp_NV - noise.log()).argmax(-1)
+        ids_NT[live, t] = token_N
+        logprobs_NT[live, t] = logp_NV.gather(-1, token_N[:, None])[:, 0]
+        ended = token_N == eos_id if eos_id is not None else torch.zeros_like(token_N, dtype=bool)
+        if ended.any():
+            lengths_N[live[ended]] = t + 1
+            finished_N[live[ended]] = True
+            keep = (~ended).nonzero()[:, 0]
+            live, token_N, mask_NP = live[keep], token_N[keep], mask_NP[keep]
+            if cache is not None and len(live):
+                cache.batch_select_indices(keep)
+        if not len(live) or t + 1 == max_tokens:
+            break
+        mask_NP = torch.cat([mask_NP, mask_NP.new_ones(len(live), 1)], dim=1)
+        out = model(
+            input_ids=token_N[:, None],
+            attention_mask=mask_NP,
+            position_ids=positions(mask_NP)[:, -1:],
+            cache=cache,
+            use_cache=True,
+        )
+        logits_NV = out.logits[:, -1]
+    return ids_NT, logprobs_NT, lengths_N, finished_N
+
+
+def _responses(
+    ids_NT: torch.Tensor,
+    logprobs_NT: torch.Tensor,
+    lengths_N: torch.Tensor,
+    finished_N: torch.Tensor,
+) -> Iterator[Sampled]:
+    logprobs = logprobs_NT.double().cpu().numpy()
+    rows = zip(ids_NT.tolist(), logprobs, lengths_N.tolist(), finished_N.tolist(), strict=True)
+    for ids, row, length, finished in rows:
+        yield Sampled(tuple(ids[:length]), row[:length], finished)

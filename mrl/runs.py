@@ -1,0 +1,173 @@
+"""A run's folder: configuration, status, metrics, timing, samples and checkpoints.
+
+``metrics.jsonl`` and ``samples.jsonl`` are functions of (configuration, seed) and the same after a
+resume, bit for bit; wall-clock times are kept apart in ``timing.jsonl``.
+"""
+
+import json
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Self
+
+from mrl.config import RunConfig, dump, load
+from mrl.errors import InputError, RunError
+
+STREAMS = ("metrics", "timing", "samples")
+PACKAGES = ("mutual-rl", "numpy", "torch", "transformers", "tokenizers")
+
+
+@dataclass(eq=False)
+class RunFolder:
+    """Open files of a run; use as a context manager."""
+
+    config: RunConfig
+    unvalidated: bool = False
+    resumed: bool = False
+    status: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def path(self) -> Path:
+        """The folder."""
+        return self.config.folder
+
+    @property
+    def checkpoints(self) -> Path:
+        """Where checkpoints are."""
+        return self.path / "checkpoints"
+
+    @classmethod
+    def create(cls, config: RunConfig, /, *, unvalidated: bool) -> Self:
+        """Make the folder of a new run.
+
+        Raises
+        ------
+        InputError
+            If the folder holds a run already or cannot be written.
+        """
+        run = cls(config, unvalidated=unvalidated)
+        if (run.path / "config.yaml").exists():
+            raise InputError(
+                f"{run.path} holds a run already; continue it with --resume, or set another "
+                "name or output"
+            )
+        try:
+            run.path.mkdir(parents=True, exist_ok=True)
+            (run.path / "config.yaml").write_text(dump(config), encoding="utf-8")
+        except OSError as error:
+            raise InputError(
+                f"cannot write to {run.path}: {error.strerror}; choose another output"
+            ) from None
+        return run
+
+    @classmethod
+    def reopen(cls, config: RunConfig, /) -> Self:
+        """Open the folder of a run to be continued.
+
+        Raises
+        ------
+        InputError
+            If there is none, or its configuration differs in more than `rounds`.
+        """
+        run = cls(config, resumed=True)
+        if not (run.path / "config.yaml").exists():
+            raise InputError(f"{run.path} holds no run to resume; start it without --resume")
+        stored = load(run.path / "config.yaml")
+        same = {"rounds": config.rounds, "output": config.output}
+        if stored.model_copy(update=same) != config:
+            old, new = stored.model_dump(), config.model_dump()
+            keys = sorted(key for key in new if old[key] != new[key] and key not in same)
+            raise InputError(
+                f"{run.path} was started with other settings of {keys}; a run resumes with the "
+                "settings it has (only rounds may grow); give a new name to start another run"
+            )
+        run.status = read_status(run.path)
+        run.unvalidated = bool(run.status.get("unvalidated"))
+        (run.path / "config.yaml").write_text(dump(config), encoding="utf-8")
+        return run
+
+    def __enter__(self) -> Self:
+        self._files = {name: open(self.path / f"{name}.jsonl", "ab") for name in STREAMS}
+        self.set_status("running")
+        return self
+
+    def __exit__(self, kind: type | None, error: BaseException | None, _: object) -> None:
+        for file in self._files.values():
+            file.close()
+        if error is None:
+            self.set_status("finished")
+        else:
+            self.set_status("failed", error=f"{type(error).__name__}: {error}")
+
+    def write(self, stream: str, rows: Iterable[Mapping[str, Any]], /) -> None:
+        """Append rows to a stream.
+
+        Raises
+        ------
+        RunError
+            If the disk does not take them.
+        """
+        try:
+            for row in rows:
+                text = json.dumps(row, allow_nan=False, ensure_ascii=False)
+                self._files[stream].write(text.encode() + b"\n")
+            self._files[stream].flush()
+        except OSError as error:
+            raise RunError(
+                f"cannot write {stream}.jsonl in {self.path}: {error.strerror}; the last "
+                "checkpoint is whole, continue with --resume"
+            ) from None
+
+    def positions(self) -> dict[str, int]:
+        """Length of each stream in bytes."""
+        for file in self._files.values():
+            file.flush()
+        return {name: file.tell() for name, file in self._files.items()}
+
+    def rewind(self, positions: Mapping[str, int], /) -> None:
+        """Cut the streams back to where a checkpoint was taken."""
+        for name, file in self._files.items():
+            file.truncate(positions.get(name, 0))
+            file.seek(0, os.SEEK_END)
+
+    def set_status(self, status: str, /, **more: Any) -> None:
+        """Write ``run.json`` whole."""
+        self.status = {
+            **self.status,
+            "status": status,
+            "unvalidated": self.unvalidated,
+            "versions": versions(),
+            "error": None,
+            **more,
+        }
+        aside = self.path / ".run.json.partial"
+        try:
+            aside.write_text(json.dumps(self.status, indent=1), encoding="utf-8")
+            aside.rename(self.path / "run.json")
+        except OSError as error:
+            if status != "failed":
+                raise RunError(f"cannot write {self.path}/run.json: {error.strerror}") from None
+
+
+def read_status(path: Path, /) -> dict[str, Any]:
+    """The content of a run's ``run.json``; empty where there is none."""
+    try:
+        status: dict[str, Any] = json.loads((path / "run.json").read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise RunError(f"{path / 'run.json'} cannot be read: {error}") from None
+    return status
+
+
+def versions() -> dict[str, str]:
+    """Versions of the packages that a run's numbers depend on."""
+    found = {}
+    for name in PACKAGES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            found[name] = "not installed"
+    return found

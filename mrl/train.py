@@ -1,0 +1,180 @@
+"""Mutual reinforcement learning: several policies train at once and share typed experience.
+
+Run it with ``mrl train CONFIG``. One round:
+
+1. the same prompts for all policies;
+2. every policy samples G responses a prompt, and its verifier scores them;
+3. it publishes the records that the others' sharing rules need;
+4. every policy collects what its own rule needs, turns it into credit and rows of tokens;
+5. it takes its gradient steps;
+6. metrics, evaluation and checkpoint on schedule.
+
+Departures from the paper: policies take their turns in one process, so a round's records are
+complete before any policy collects; a policy's text is always its own tokenizer's business, peers'
+responses are tokenised anew by the receiver.
+"""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from mrl import checkpoint
+from mrl.config import RunConfig
+from mrl.credit import assign
+from mrl.errors import InputError
+from mrl.evaluate import evaluate
+from mrl.exchange import Exchange
+from mrl.exchange.opening import open_exchange, received
+from mrl.policy import Policy, build_policy
+from mrl.publish import records_of
+from mrl.rollout.groups import draw_groups
+from mrl.runs import RunFolder
+from mrl.schedule import due, prompts_of
+from mrl.seeds import derive, generator
+from mrl.tasks import Item, Task, load_task
+from mrl.timing import Phases
+
+Progress = Callable[[int, Sequence[dict[str, Any]]], None]
+
+
+def train(
+    config: RunConfig,
+    /,
+    *,
+    resume: bool = False,
+    unvalidated: bool = False,
+    progress: Progress | None = None,
+) -> Path:
+    """Train all policies of a configuration; returns the run's folder.
+
+    Parameters
+    ----------
+    config : RunConfig
+        The whole run; results are a function of it.
+    resume : bool
+        Continue from the last whole checkpoint.
+    unvalidated : bool
+        Recorded in the run's status: the probe was not validated by the gate.
+    progress : callable, optional
+        Called with the rounds done and their metric rows.
+
+    Raises
+    ------
+    InputError, RunError
+        For input that cannot be right, and for a run that cannot go on.
+    """
+    task = load_task(config.task, config.seed)
+    if config.prompts > len(task.train):
+        raise InputError(
+            f"prompts={config.prompts} a round, but the task has {len(task.train)} training items"
+        )
+    policies = [
+        build_policy(one, config, seed=derive(config.seed, "init", one.name))
+        for one in config.policies
+    ]
+    opened = (
+        RunFolder.reopen(config) if resume else RunFolder.create(config, unvalidated=unvalidated)
+    )
+    with opened as run, open_exchange(config.exchange, run.path) as exchange:
+        start = _restore(run, policies, exchange)
+        if start == 0:
+            _evaluate(run, policies, task, 0, Phases())
+        for round in range(start, config.rounds):
+            items = prompts_of(task.train, config.prompts, config.seed, round)
+            phases = {policy.name: Phases() for policy in policies}
+            rows = play(round, items, policies, exchange, task, config, phases)
+            run.write("metrics", rows)
+            done, shared = round + 1, Phases()
+            if due(done, config.evaluation.every, config.rounds):
+                _evaluate(run, policies, task, done, shared)
+            if due(done, config.checkpoint.every, config.rounds):
+                with shared("checkpoint"):
+                    state = checkpoint.State(done, run.positions(), exchange.snapshot())
+                    checkpoint.save(run.checkpoints, state, policies, keep=config.checkpoint.keep)
+            for name, spent in [*phases.items(), (None, shared)]:
+                seconds = dict(spent.seconds)
+                run.write("timing", [{"round": round, "policy": name, "phases": seconds}])
+            run.status["rounds_done"] = done
+            if progress is not None:
+                progress(done, rows)
+    return run.path
+
+
+def play(
+    round: int,
+    items: Sequence[Item],
+    policies: Sequence[Policy],
+    exchange: Exchange,
+    task: Task,
+    config: RunConfig,
+    phases: dict[str, Phases],
+    /,
+) -> list[dict[str, Any]]:
+    """One round on `items`: rollouts -> exchange -> credit -> tokens -> loss; its metric rows."""
+    tables = {policy.table.fingerprint: policy.table for policy in policies}
+    groups = {}
+    for policy in policies:
+        seed = derive(config.seed, "rollout", round, policy.name)
+        size, redraws = config.group.own, config.group.redraws
+        own = draw_groups(
+            policy, task, items, size, redraws=redraws, seed=seed, phases=phases[policy.name]
+        )
+        groups[policy.name] = own
+        with phases[policy.name]("publish"):
+            needs = frozenset().union(*(one.probe.needs for one in policies if one is not policy))
+            exchange.publish(records_of(policy, own, items, needs, task, round))
+    rows = []
+    for policy in policies:
+        clock = phases[policy.name]
+        peers = config.peers_of(policy.name)
+        with clock("collect"):
+            records = exchange.collect(
+                policy.name,
+                [item.prompt_id for item in items],
+                policy.probe.needs,
+                limit=peers,
+                max_staleness=config.exchange.max_staleness,
+                round=round,
+            )
+        with clock("credit"):
+            assignment = assign(
+                policy,
+                groups[policy.name],
+                records,
+                items,
+                peers=peers,
+                task=task,
+                reverify=config.exchange.reverify,
+                tables=tables,
+                rng=generator(config.seed, "credit", round, policy.name),
+            )
+        with clock("update"):
+            figures = policy.update(assignment)
+        row = {"event": "round", "round": round, "policy": policy.name}
+        rows.append(row | assignment.counts | figures | received(exchange, policy.name, round))
+    exchange.drop_before(max(0, round - config.exchange.max_staleness))
+    return rows
+
+
+def _restore(run: RunFolder, policies: Sequence[Policy], exchange: Exchange, /) -> int:
+    """Go back to the last checkpoint; returns the rounds done."""
+    path = checkpoint.latest(run.checkpoints) if run.resumed else None
+    if path is None:
+        run.rewind({})
+        exchange.rollback(0)
+        return 0
+    state = checkpoint.load(path, policies)
+    run.rewind(state.positions)
+    exchange.restore(state.exchange)
+    exchange.rollback(state.rounds_done)
+    return state.rounds_done
+
+
+def _evaluate(
+    run: RunFolder, policies: Sequence[Policy], task: Task, done: int, phases: Phases, /
+) -> None:
+    with phases("evaluate"):
+        seed = derive(run.config.seed, "evaluate", done)
+        found = evaluate(policies, task, run.config.evaluation, round=done, seed=seed)
+    run.write("metrics", found.rows)
+    run.write("samples", found.samples)

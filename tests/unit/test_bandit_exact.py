@@ -1,0 +1,153 @@
+"""Exact moments: rules of one's own, graded rewards, bounds, and the pieces they are made of."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import pytest
+
+from bandit import Residual, World, exact, sampling
+from bandit.compositions import Source, compositions
+from bandit.policies import natural_gradient, softmax, squared_scores
+from bandit.probes import GRPO, PRP, SGT, XGRPO, Credit, Group, Probe
+from bandit.probes.probe import peer_zeros
+from bandit.worlds import random_world, rare_success
+
+GRADED = (0.0, 0.25, 1.0)
+
+
+@dataclass(frozen=True)
+class Reinforce(Probe):
+    """Plain REINFORCE, whose moments are textbook: independent terms, no baseline."""
+
+    kind: ClassVar[str] = "reinforce"
+
+    def credit(self, group: Group, rng: np.random.Generator | None = None, /) -> Credit:
+        n = np.full(group.batch_shape, float(group.own_rewards.shape[-1]))
+        return Credit(group.own_rewards, peer_zeros(group), None, peer_zeros(group), n)
+
+
+@dataclass(frozen=True)
+class Coin(Reinforce):
+    """REINFORCE that is thrown away half of the time, by its own draw."""
+
+    kind: ClassVar[str] = "coin"
+
+    def credit(self, group: Group, rng: np.random.Generator | None = None, /) -> Credit:
+        assert rng is not None
+        kept, lost = (credit for _, credit in self.outcomes(group))
+        heads = rng.random(group.batch_shape) < 0.5
+        own = np.where(heads[..., None], kept.own_advantage, lost.own_advantage)
+        return Credit(own, kept.peer_advantage, None, kept.nll_weight, kept.n_pg)
+
+    def outcomes(self, group: Group, /) -> Iterator[tuple[np.ndarray, Credit]]:
+        half, plain = np.full(group.batch_shape, 0.5), super().credit(group)
+        yield half, plain
+        yield (
+            half,
+            Credit(
+                0 * plain.own_advantage, plain.peer_advantage, None, plain.nll_weight, plain.n_pg
+            ),
+        )
+
+
+def graded_world() -> World:
+    return random_world(np.random.default_rng(0), contexts=3, arms=6, levels=GRADED)
+
+
+def test_a_rule_of_ones_own_is_analysed_exactly():
+    world, own = graded_world(), 3
+    moments = exact.moments(world, Reinforce(), own=own, peers=2)
+    np.testing.assert_allclose(moments.mean, moments.true_gradient, rtol=1e-12, atol=1e-15)
+    pi = world.probs[0]
+    second = (pi * world.rewards**2 * squared_scores(pi)).sum(-1)
+    expected = (second - (moments.true_gradient**2).sum(-1)) / own
+    np.testing.assert_allclose(moments.covariance_trace, expected, rtol=1e-12)
+
+
+def test_a_rule_that_draws_is_averaged_over_its_outcomes():
+    world = graded_world()
+    plain = exact.moments(world, Reinforce(), own=2, peers=0)
+    coin = exact.moments(world, Coin(), own=2, peers=0)
+    np.testing.assert_allclose(coin.mean, plain.mean / 2, rtol=1e-12)
+    spread = plain.covariance_trace / 2 + (plain.mean**2).sum(-1) / 4
+    np.testing.assert_allclose(coin.covariance_trace, spread, rtol=1e-12)
+    simulated = sampling.moments(world, Coin(), own=2, peers=0, n=20_000)
+    assert (np.abs(simulated.mean - coin.mean) <= 4 * simulated.mean_se).all()
+
+
+@pytest.mark.parametrize("probe", [GRPO(), XGRPO(), PRP(cap=2.0), SGT()], ids=lambda p: p.kind)
+def test_covariance_is_symmetric_positive_and_has_the_trace(probe):
+    world = graded_world()
+    moments = exact.moments(world, probe, own=3, peers=3, residual=Residual(sigma=0.2, drop=0.1))
+    full = moments.covariance()
+    np.testing.assert_allclose(full, full.swapaxes(1, 2), atol=1e-15)
+    np.testing.assert_allclose(np.einsum("xkk->x", full), moments.covariance_trace, rtol=1e-10)
+    assert np.linalg.eigvalsh(full).min() > -1e-12
+    np.testing.assert_allclose(full.sum(-1), 0.0, atol=1e-12)  # logits are free up to a constant
+
+
+def test_contexts_do_not_depend_on_each_other():
+    # four contexts with three different sets of reward levels
+    rewards = np.array([[0.0, 1.0, 0.0], [0.0, 0.5, 1.0], [1.0, 0.0, 0.0], [0.0, 0.0, 0.0]])
+    probs = np.random.default_rng(1).dirichlet(np.ones(3), size=(2, 4))
+    together = exact.moments(World.tabular(probs, rewards), SGT(), own=3, peers=2)
+    for x in range(4):
+        alone = exact.moments(World.tabular(probs[:, [x]], rewards[[x]]), SGT(), own=3, peers=2)
+        for ours, theirs in (
+            (together.mean, alone.mean),
+            (together.covariance(), alone.covariance()),
+            (together.support_gain, alone.support_gain),
+        ):
+            np.testing.assert_allclose(ours[x], theirs[0], rtol=1e-12, atol=1e-15)
+    assert np.isnan(together.support_gain[3])
+
+
+def test_a_rule_that_needs_no_records_never_sees_peers():
+    world = random_world(np.random.default_rng(0), policies=4)
+    without = exact.moments(world, GRPO(), own=4, peers=0)
+    crowded = exact.moments(world, GRPO(), own=4, peers=500)  # not enumerated
+    np.testing.assert_array_equal(without.mean, crowded.mean)
+
+
+def test_too_many_compositions_name_the_way_out():
+    world = random_world(np.random.default_rng(0), policies=4, arms=8, levels=(0, 0.3, 0.6, 1))
+    with pytest.raises(ValueError, match="use bandit.sampling.moments"):
+        exact.moments(world, XGRPO(), own=16, peers=16)
+
+
+def test_compositions_carry_all_probability():
+    source = Source(0, 5, np.array([0.0, 0.5, 1.0]), np.ones(3, bool))
+    chance = source.probability(np.array([[0.2, 0.3, 0.5], [0.0, 0.0, 1.0]]))
+    np.testing.assert_allclose(chance.sum(-1), 1.0, rtol=1e-14)
+    assert len(source.counts) == 21
+    for counts, classes in zip(source.counts, source.class_of, strict=True):
+        assert np.bincount(classes, minlength=3).tolist() == counts.tolist()
+    (rows,) = next(compositions([source]))
+    assert rows.tolist() == list(range(21))
+
+
+def test_dead_and_rescue_probabilities():
+    world = rare_success(0.05)
+    np.testing.assert_allclose(exact.dead_probability(world, own=4), 0.95**4 + 0.05**4)
+    rho = exact.rescue_probability(world, own=4, peers=3, residual=Residual(drop=0.2))
+    np.testing.assert_allclose(rho, 0.95**4 * (1 - 0.6**3))
+
+
+def test_natural_gradient_solves_the_damped_fisher_system():
+    rng = np.random.default_rng(0)
+    pi = softmax(rng.normal(size=(2, 5)) * 3)
+    gradient = rng.normal(size=(2, 5))
+    gradient -= gradient.mean(-1, keepdims=True)
+    solution = natural_gradient(gradient, pi, damping=0.01)
+    for p, g, x in zip(pi, gradient, solution, strict=True):
+        fisher = np.diag(p) - np.outer(p, p) + 0.01 * np.eye(5)
+        np.testing.assert_allclose(fisher @ x, g, rtol=1e-9, atol=1e-12)
+    bare = natural_gradient(gradient, pi)
+    fisher = np.diag(pi[0]) - np.outer(pi[0], pi[0])
+    np.testing.assert_allclose(fisher @ bare[0], gradient[0], rtol=1e-9, atol=1e-12)
+
+
+def test_softmax_takes_arms_that_are_never_played():
+    np.testing.assert_allclose(softmax([0.0, 1000.0, -np.inf]), [0.0, 1.0, 0.0])

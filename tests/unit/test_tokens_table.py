@@ -1,0 +1,292 @@
+"""The byte table, the families it recognises, and the content-only encoder."""
+
+import copy
+import pickle
+import subprocess
+import sys
+import threading
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from tokenizers import (
+    AddedToken,
+    Regex,
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    processors,
+)
+
+from mrl.errors import InputError
+from mrl.tokens import (
+    ContentEncoder,
+    TokenBytes,
+    Unrepresentable,
+    UnsupportedTokenizer,
+    is_canonical,
+    retokenize,
+    retokenize_batch,
+)
+from mrl.tokens.recipes import bpe_tokenizer, character_tokenizer
+
+LETTERS = {char: index for index, char in enumerate("abcdefgh ")}
+
+
+def word_level(**extra: int) -> Tokenizer:
+    tokenizer = Tokenizer(models.WordLevel({**LETTERS, **extra}, "<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
+    return tokenizer
+
+
+def plain(**options) -> Tokenizer:
+    return Tokenizer(models.BPE(dict(LETTERS), [], **options))
+
+
+def changed(tokenizer: Tokenizer, **parts) -> Tokenizer:
+    for name, part in parts.items():
+        setattr(tokenizer, name, part)
+    return tokenizer
+
+
+def byte_level(**options) -> Tokenizer:
+    pre = pre_tokenizers.ByteLevel(**{"add_prefix_space": False, **options})
+    vocabulary = {piece: i for i, piece in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
+    return changed(
+        Tokenizer(models.BPE(vocabulary, [])), pre_tokenizer=pre, decoder=decoders.ByteLevel()
+    )
+
+
+UNSUPPORTED = {
+    "WordPiece": lambda: Tokenizer(models.WordPiece({"a": 0, "[UNK]": 1})),
+    "SentencePiece Unigram": lambda: Tokenizer(models.Unigram([("a", 0.0)], 0, False)),
+    "SentencePiece BPE": lambda: changed(plain(), pre_tokenizer=pre_tokenizers.Metaspace()),
+    "byte fallback": lambda: plain(byte_fallback=True),
+    "joined by Replace": lambda: changed(plain(), decoder=decoders.Replace("_", " ")),
+    "words split by Whitespace": lambda: changed(
+        plain(), pre_tokenizer=pre_tokenizers.Whitespace()
+    ),
+    "words split by Split": lambda: changed(
+        plain(),
+        pre_tokenizer=pre_tokenizers.Sequence([pre_tokenizers.Split(" ", "removed")]),
+    ),
+    "word marks": lambda: plain(end_of_word_suffix="</w>"),
+    "dropout": lambda: plain(dropout=0.1),
+    "prefix space": lambda: byte_level(add_prefix_space=True),
+    "one-sided byte alphabet": lambda: changed(plain(), decoder=decoders.ByteLevel()),
+    "(?i)sentencepiece.*processor": lambda: SimpleNamespace(IdToPiece=None),
+    "not a fast tokenizer": lambda: object(),
+}
+
+
+@pytest.mark.parametrize("family", UNSUPPORTED)
+def test_other_families_are_refused_by_name(family):
+    with pytest.raises(UnsupportedTokenizer, match=family) as caught:
+        TokenBytes.of(UNSUPPORTED[family]())
+    assert isinstance(caught.value, InputError)
+    with pytest.raises(UnsupportedTokenizer):
+        retokenize(b"a", UNSUPPORTED[family]())
+
+
+def test_byte_level_pieces_spell_all_256_bytes():
+    table = TokenBytes.of(byte_level())
+    assert {table.bytes_of([i]) for i in range(256)} == {bytes([value]) for value in range(256)}
+    assert table.missing_bytes == b""
+
+
+def test_a_byte_that_the_vocabulary_lacks_is_seen_when_the_table_is_made():
+    pieces = sorted(set(pre_tokenizers.ByteLevel.alphabet()) - {"\u010d"})  # carriage return
+    lacking = changed(
+        Tokenizer(models.BPE({piece: i for i, piece in enumerate(pieces)}, [])),
+        pre_tokenizer=pre_tokenizers.ByteLevel(add_prefix_space=False),
+        decoder=decoders.ByteLevel(),
+    )
+    assert lacking.encode("a\r\n").ids == lacking.encode("a\n").ids  # dropped without a word
+    assert TokenBytes.of(lacking).missing_bytes == b"\r"
+    with pytest.raises(Unrepresentable, match="outside the vocabulary: byte 1 of 3"):
+        retokenize(b"a\r\n", lacking)
+
+
+def test_control_tokens_have_no_bytes_and_other_added_tokens_spell_themselves():
+    tokenizer = word_level()
+    tokenizer.add_special_tokens(["<eos>"])
+    tokenizer.add_tokens(["<tool>"])
+    table = TokenBytes.of(tokenizer)
+    assert table.bytes_of([0, 10, 9]) == b"a<tool>"
+    assert table.lengths([[0, 10, 9]]).tolist() == [[1, 6, 0]]
+    assert table.control == {9}
+
+
+def test_the_unknown_token_is_a_control_token():
+    table = TokenBytes.of(word_level(**{"<unk>": 9}))
+    assert table.bytes_of([0, 9, 1]) == b"ab"
+
+
+def test_text_that_spells_added_tokens_is_content_on_every_path():
+    # such vocabulary entries are found whole where a model looks words up before merging
+    vocabulary = dict.fromkeys([*LETTERS, "<", ">", "<bad>", "<ab>"])
+    vocabulary = {piece: i for i, piece in enumerate(vocabulary)}
+    tokenizer = Tokenizer(models.BPE(vocabulary, [], ignore_merges=True))
+    assert tokenizer.encode("<bad>").tokens == ["<bad>"]
+    tokenizer.add_special_tokens(["<bad>"])
+    tokenizer.add_tokens(["<ab>"])
+    for text in ("<bad>", "<ab>"):
+        ids = retokenize(text.encode(), tokenizer)
+        assert [vocabulary[char] for char in text] == ids.tolist()
+
+
+def test_an_added_token_that_merges_make_stays_an_ordinary_piece():
+    tokenizer = Tokenizer(models.BPE({**LETTERS, "ab": 9}, [("a", "b")]))
+    tokenizer.add_tokens(["ab", "c"])
+    assert retokenize(b"abc", tokenizer).tolist() == [9, 2]
+
+
+def test_ids_that_name_no_token_are_an_error():
+    table = TokenBytes.of(word_level(z=20))
+    for ids in ([21], [-1], [0, 15]):
+        with pytest.raises(ValueError, match="names no token"):
+            table.bytes_of(ids)
+        with pytest.raises(ValueError, match="names no token"):
+            table.lengths(ids)
+    with pytest.raises(ValueError, match="whole numbers"):
+        table.lengths([0.5])
+
+
+def test_an_empty_segment_has_no_bytes():
+    table = TokenBytes.of(word_level())
+    assert table.bytes_of([]) == b""
+    assert table.lengths([]).tolist() == []
+
+
+def test_the_fingerprint_tells_apart_all_that_moves_ids():
+    def merged(merges) -> Tokenizer:
+        return Tokenizer(models.BPE({**LETTERS, "ab": 9, "bc": 10}, merges))
+
+    split = pre_tokenizers.Split(Regex("a"), "isolated")
+    special, added = word_level(), word_level()
+    special.add_special_tokens(["<x>"])
+    added.add_tokens(["<x>"])
+    variants = [
+        plain(),
+        word_level(),
+        word_level(z=9),
+        merged([("a", "b"), ("b", "c")]),
+        merged([("b", "c"), ("a", "b")]),
+        changed(plain(), normalizer=normalizers.NFC()),
+        changed(plain(), pre_tokenizer=split),
+        special,
+        added,
+    ]
+    assert len({TokenBytes.of(variant).fingerprint for variant in variants}) == len(variants)
+
+
+def test_the_fingerprint_ignores_settings_that_ordinary_calls_change():
+    tokenizer = word_level()
+    before = TokenBytes.of(tokenizer).fingerprint
+    tokenizer.enable_truncation(2)
+    tokenizer.enable_padding(length=8)
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="a $A", special_tokens=[("a", 0)]
+    )
+    assert TokenBytes.of(tokenizer).fingerprint == before
+    assert retokenize(b"abc", tokenizer).tolist() == [0, 1, 2]
+
+
+def test_a_wrapper_and_its_backend_are_the_same_tokenizer():
+    wrapper = character_tokenizer("abc")
+    inside = TokenBytes.of(wrapper.backend_tokenizer)
+    assert TokenBytes.of(wrapper).fingerprint == inside.fingerprint
+    assert TokenBytes.of(wrapper).pieces == inside.pieces
+
+
+def test_an_encoder_copies_and_pickles():
+    encoder = ContentEncoder.of(bpe_tokenizer(["abab cd"], 10))
+    for twin in (copy.deepcopy(encoder), pickle.loads(pickle.dumps(encoder))):  # noqa: S301
+        assert retokenize(b"abab", twin).tolist() == retokenize(b"abab", encoder).tolist()
+
+
+def test_an_encoder_serves_many_threads_at_once():
+    tokenizer = bpe_tokenizer(["abab cd"], 10)
+    responses = [b"abab cd" * 50] * 20
+    expected = retokenize(responses[0], tokenizer).tolist()
+    wrong: list[object] = []
+
+    def work() -> None:
+        try:
+            for _ in range(20):
+                got = retokenize_batch(responses, tokenizer)
+                wrong.extend(ids for ids in got if ids.tolist() != expected)
+                tokenizer(["abab"], truncation=True, max_length=2)  # changes the original's state
+        except Exception as error:
+            wrong.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not [error for error in wrong if "Already borrowed" not in str(error)]
+    # only the shared original may complain; the encoder goes on
+    assert retokenize_batch(responses, tokenizer)[0].tolist() == expected
+
+
+def test_tokens_added_later_are_seen_by_functions_that_take_a_tokenizer():
+    tokenizer = word_level()
+    assert is_canonical([0, 1], tokenizer)
+    tokenizer.add_special_tokens([AddedToken("<eos>")])
+    assert is_canonical([0, 1, 9], tokenizer)
+
+
+def test_a_control_token_inside_a_response_is_never_canonical():
+    tokenizer = character_tokenizer("abc")
+    assert is_canonical([2, 3, 1], tokenizer)
+    assert not is_canonical([2, 1, 3, 1], tokenizer)
+    assert not is_canonical([2, 0, 1], tokenizer)
+
+
+def test_a_response_that_stops_inside_a_character_is_not_canonical():
+    tokenizer = byte_level()
+    ids = retokenize("\u20ac".encode(), tokenizer)
+    assert is_canonical(ids, tokenizer)
+    assert not is_canonical(ids[:2], tokenizer)
+
+
+def test_a_response_must_be_bytes():
+    with pytest.raises(TypeError, match=r"type str; expected bytes"):
+        retokenize("abc", word_level())
+
+
+def test_a_refusal_says_where():
+    with pytest.raises(Unrepresentable, match=r"outside the vocabulary: byte 2 of 6, b'\\xe2"):
+        retokenize("ab\u20acc".encode(), word_level())
+    lowered = changed(plain(), normalizer=normalizers.Lowercase())
+    with pytest.raises(
+        Unrepresentable, match=r"bytes changed: byte 1 of 3, b'BC', encoded as b'bc'"
+    ):
+        retokenize(b"aBC", lowered)
+    stripped = changed(plain(), normalizer=normalizers.Strip())
+    with pytest.raises(Unrepresentable, match=r"bytes changed: byte 1 of 2"):
+        retokenize(b"a ", stripped)
+
+
+def test_a_refusal_survives_pickling():
+    refusal = pickle.loads(pickle.dumps(Unrepresentable("bytes changed", "byte 1")))  # noqa: S301
+    assert (refusal.reason, str(refusal)) == ("bytes changed", "bytes changed: byte 1")
+
+
+def test_a_batch_keeps_its_order_around_refusals():
+    good, bad, last = retokenize_batch([b"ab", b"\xff", b"c"], word_level())
+    assert (good.tolist(), last.tolist()) == ([0, 1], [2])
+    assert bad.reason == "invalid UTF-8"
+    assert good.dtype == np.int64
+
+
+def test_importing_the_package_needs_no_tokenizer_library():
+    code = (
+        "import sys, mrl.tokens, mrl.tokens.alignment\n"
+        "print([name for name in ('torch', 'transformers', 'tokenizers') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
