@@ -70,18 +70,13 @@ class Source:
         return np.array(ways) * np.prod(class_probability[:, None, :] ** self.counts, axis=-1)
 
 
-def compositions(sources: Sequence[Source], /) -> Iterator[tuple[NDArray[np.int64], ...]]:
-    """Rows of each source's `counts`, jointly over all sources, in batches.
-
-    Yields
-    ------
-    tuple of ndarray of int, shape (B,)
-        One index array a source; B is at most `BATCH`.
+def composition_counts(sources: Sequence[Source], /) -> tuple[int, ...]:
+    """Count the rows of each source's `counts`, without forming them.
 
     Raises
     ------
     ValueError
-        If there are more than `MAX_COMPOSITIONS` of them.
+        If there are more than `MAX_COMPOSITIONS` jointly.
     """
     sizes = tuple(math.comb(s.size + len(s.rewards) - 1, s.size) for s in sources)
     total = math.prod(sizes)
@@ -91,6 +86,23 @@ def compositions(sources: Sequence[Source], /) -> Iterator[tuple[NDArray[np.int6
             f"moments enumerate at most {MAX_COMPOSITIONS}; use bandit.sampling.moments, fewer "
             "rollouts, or fewer distinct rewards"
         )
+    return sizes
+
+
+def compositions(sizes: tuple[int, ...], /) -> Iterator[tuple[NDArray[np.int64], ...]]:
+    """Go through the rows of each source's `counts`, jointly over all sources, in batches.
+
+    Parameters
+    ----------
+    sizes : tuple of int
+        As returned by `composition_counts`.
+
+    Yields
+    ------
+    tuple of ndarray of int, shape (B,)
+        One index array a source; B is at most `BATCH`.
+    """
+    total = math.prod(sizes)
     for start in range(0, total, BATCH):
         yield np.unravel_index(np.arange(start, min(start + BATCH, total)), sizes)
 

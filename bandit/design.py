@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bandit.probes import Probe
 from bandit.worlds import World
 
 
@@ -52,7 +53,7 @@ class Design:
             If a policy does not exist, the receiver is named as its own peer, or a number is not
             a whole number in range.
         """
-        receiver = _whole("receiver", receiver, 0)
+        receiver = whole_number("receiver", receiver, 0)
         if receiver >= world.n_policies:
             raise ValueError(
                 f"receiver={receiver} is not a policy; the world has policies 0 to "
@@ -66,12 +67,12 @@ class Design:
                     f"peers names policy {j!r}; expected any of {others}, the "
                     f"policies other than receiver {receiver}"
                 )
-        counts = {j: _whole(f"peers[{j}]", m, 0) for j, m in named.items()}
+        counts = {j: whole_number(f"peers[{j}]", m, 0) for j, m in named.items()}
         return cls(
             receiver,
-            _whole("own", own, 1),
+            whole_number("own", own, 1),
             tuple((j, counts[j]) for j in sorted(counts) if counts[j] > 0),
-            _whole("redraws", redraws, 0),
+            whole_number("redraws", redraws, 0),
         )
 
     @property
@@ -87,7 +88,19 @@ class Design:
         ).astype(np.int64)
 
 
-def _whole(name: str, value: Any, least: int, /) -> int:
+def needs_text(probe: Probe, /) -> bool:
+    """Tell whether a rule uses peers' texts, so that an unrepresentable one is lost to it."""
+    return not probe.needs.isdisjoint({"rollout", "success"})
+
+
+def whole_number(name: str, value: Any, least: int, /) -> int:
+    """Check that a setting is a whole number >= `least`, and return it as an int.
+
+    Raises
+    ------
+    ValueError
+        If it is not; the message names the setting.
+    """
     try:
         number = operator.index(value)
     except TypeError:

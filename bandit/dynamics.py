@@ -15,7 +15,7 @@ from typing import TypeVar, get_args
 import numpy as np
 import pandas as pd
 
-from bandit.design import Design
+from bandit.design import Design, whole_number
 from bandit.execution import estimate
 from bandit.optimizers import Optimizer, OptimizerKind
 from bandit.policies import entropy, log_probabilities, softmax
@@ -105,7 +105,8 @@ def run(
     """
     probes = _each("probe", probe, world.n_policies)
     rates = np.array(_each("lr", lr, world.n_policies), dtype=np.float64)
-    _check_settings(steps, rates, replicas, optimizer, max_norm, collapse)
+    _check_settings(rates, optimizer, max_norm, collapse)
+    steps, replicas = whole_number("steps", steps, 0), whole_number("replicas", replicas, 1)
     designs = [
         Design.of(world, receiver=i, own=own, peers=_others(peers, i), redraws=redraws)
         for i in range(world.n_policies)
@@ -281,17 +282,9 @@ def _each(name: str, setting: Setting | Sequence[Setting], policies: int, /) -> 
 
 
 def _check_settings(
-    steps: int,
-    rates: Array,
-    replicas: int,
-    optimizer: str,
-    max_norm: float | None,
-    collapse: float,
-    /,
+    rates: Array, optimizer: str, max_norm: float | None, collapse: float, /
 ) -> None:
     checks = [
-        ("steps", steps, steps >= 0, "a whole number >= 0"),
-        ("replicas", replicas, replicas >= 1, "a whole number >= 1"),
         ("lr", rates.tolist(), bool(np.isfinite(rates).all()), "finite numbers"),
         (
             "optimizer",

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from bandit.compositions import Source, compositions, group_of
+from bandit.compositions import Source, composition_counts, compositions, group_of
 from bandit.probes import Credit, Probe
 from bandit.probes.group import Array
 
@@ -111,8 +111,14 @@ def average(
     -------
     Averages
         Over compositions and over the rule's own draws.
+
+    Raises
+    ------
+    ValueError
+        If there are too many compositions.
     """
     sources = [own.source, *(p.source for p in peers)]
+    sizes = composition_counts(sources)
     chances = [c.source.probability(c.probability) for c in (own, *peers)]
     chances[0] = _after_redraws(chances[0], own.source, redraws)
     won = own.source.rewards >= success_threshold
@@ -122,7 +128,7 @@ def average(
     first, restricted = np.zeros((2, contexts, features))
     pairs = np.zeros((contexts, features * features))
     squares = np.zeros((contexts, n_own + 3 * n_peer))
-    for rows in compositions(sources):
+    for rows in compositions(sizes):
         chance = np.prod([c[:, row] for c, row in zip(chances, rows, strict=True)], axis=0)
         group = group_of(sources[0], sources[1:], rows, success_threshold)
         peer_class = _joint_class(sources[1:], rows[1:])

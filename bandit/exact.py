@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from bandit.design import Design
+from bandit.design import Design, needs_text
 from bandit.enumeration import Classes, average
 from bandit.moments import Moments, support_gain
 from bandit.policies import log_ratio, score_sum, squared_scores
@@ -20,8 +20,6 @@ from bandit.probes import Group, Probe, RatioRule
 from bandit.probes.group import Array
 from bandit.residual import NO_RESIDUAL, Residual
 from bandit.worlds import World
-
-TEXT = frozenset({"rollout", "success"})
 
 
 def moments(
@@ -223,8 +221,9 @@ def _part(
     contexts: NDArray[np.int64],
     /,
 ) -> _Part:
+    """Average over compositions for `contexts`, and tie the averages to arms."""
     rewards, probs = world.rewards[contexts], world.probs[:, contexts]
-    text = bool(probe.needs & TEXT)
+    text = needs_text(probe)
     own = Classes.of(
         design.receiver, design.own, levels, rewards, probs[design.receiver], None, False
     )

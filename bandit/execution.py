@@ -3,12 +3,13 @@
 Source: docs/theory.md, sections 1 and 2.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bandit.design import Design
+from bandit.design import Design, needs_text
 from bandit.policies import log_ratio, score_sum
 from bandit.probes import Credit, Group, Probe, RatioRule
 from bandit.probes.group import Array, Mask
@@ -102,8 +103,8 @@ def estimate(
     who = design.receiver
     seen = design.peers if probe.needs else ()
     arms = rollouts.peers if probe.needs else ()
-    batch = rollouts.own.shape[:-1]
-    peer_arms = np.concatenate([np.zeros((*batch, 0), np.intp), *arms], axis=-1)
+    none = rollouts.own[..., :0]
+    peer_arms = _side_by_side(arms, none)
     group = Group(
         own_rewards=of_arms(world.rewards, rollouts.own),
         peer_rewards=of_arms(world.rewards, peer_arms),
@@ -112,22 +113,27 @@ def estimate(
         # makes masked sums several times faster
         own_valid=np.True_,
         peer_valid=np.True_,
-        peer_representable=_representable(world, residual, who, seen, arms, streams),
+        peer_representable=_representable(world, residual, who, seen, arms, streams)
+        if needs_text(probe)
+        else np.True_,
         success_threshold=world.success_threshold,
     )
     credit = probe.credit(group, streams.rng(Stream.PROBE, who))
     weights = None
     if credit.peer_ratio is not None:
-        weights = np.concatenate(
-            [np.zeros((*batch, 0))]
-            + [
-                _ratio_weights(credit.peer_ratio, probs, residual, (who, j), drawn, streams)
-                for (j, _), drawn in zip(seen, arms, strict=True)
-            ],
-            axis=-1,
-        )
+        by_peer = [
+            _ratio_weights(credit.peer_ratio, probs, residual, (who, j), drawn, streams)
+            for (j, _), drawn in zip(seen, arms, strict=True)
+        ]
+        weights = _side_by_side(by_peer, none)
     gradient = execute(probs[who], rollouts.own, peer_arms, credit, weights)
     return gradient, np.logical_not(group.own_success.any(-1))
+
+
+def _side_by_side(parts: Sequence[NDArray[Any]], none: NDArray[Any], /) -> NDArray[Any]:
+    """Peers' values (..., M_j) in one array (..., M), laid out as they are; `none` if no peers."""
+    # an empty array among the parts would decide the layout of the whole
+    return np.concatenate(parts, axis=-1) if parts else none
 
 
 def _by_arm(arms: Arms, values: Array, n_arms: int, /) -> Array:

@@ -27,6 +27,8 @@ class Moments:
         ``E[g; no own success]``, the expectation restricted to that event.
     probs, success, weights
         The receiver's policy (X, K), success arms (X, K) and context weights (X,).
+    full_covariance : callable
+        What `covariance` calls.
 
     Notes
     -----

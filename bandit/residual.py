@@ -129,14 +129,14 @@ class Residual:
         if samples is not None:
             return rng.choice(samples, size=shape)
         mu, sigma = float(_of(self.mu, peer)), float(_of(self.sigma, peer))
-        return rng.normal(mu, sigma, size=shape) if sigma > 0 else np.full(shape, mu)
+        return rng.normal(mu, sigma, size=shape) if sigma > 0 else np.broadcast_to(mu, shape)
 
     def draw_canonical(
         self, peer: int, shape: tuple[int, ...], rng: np.random.Generator, /
     ) -> Mask:
         """Which of `shape` rollouts of one peer pass the gate."""
         gate = float(_of(self.gate, peer))
-        return rng.random(shape) >= gate if gate > 0 else np.ones(shape, np.bool_)
+        return rng.random(shape) >= gate if gate > 0 else np.broadcast_to(np.True_, shape)
 
     def _samples(self, peer: int, /) -> Array | None:
         if self.samples is None or (isinstance(self.samples, Mapping) and peer not in self.samples):

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bandit.design import Design
+from bandit.design import Design, whole_number
 from bandit.execution import estimate, execute
 from bandit.moments import Moments, support_gain
 from bandit.probes import Probe
@@ -96,8 +96,7 @@ def moments(
         If a setting is out of range.
     """
     design = Design.of(world, receiver=receiver, own=own, peers=peers, redraws=redraws)
-    if n < 2:
-        raise ValueError(f"n={n!r} is not allowed; expected at least 2 estimates for a variance")
+    n = whole_number("n", n, 2)
     uphill = np.nan_to_num(world.log_success_gradient(receiver))
     sums = _Sums.over(_chunks(world, probe, design, residual, n, seed), uphill)
 
@@ -155,8 +154,7 @@ def _chunks(
     world: World, probe: Probe, design: Design, residual: Residual, n: int, seed: int, /
 ) -> Iterator[tuple[Array, Mask]]:
     """Gradients and no-success masks of at most `chunk_size` estimates at a time."""
-    if n < 1:
-        raise ValueError(f"n={n!r} is not allowed; expected at least 1 estimate")
+    n = whole_number("n", n, 1)
     size = chunk_size(world, design)
     for chunk, start in enumerate(range(0, n, size)):
         streams = Streams(seed, chunk)

@@ -69,9 +69,11 @@ def plane(
     Raises
     ------
     ValueError
-        If a label is that of a control, or a setting is out of range.
+        If there is nothing to place, a label is that of a control, or a setting is out of range.
     """
     design = Design.of(world, receiver=receiver, own=own, peers=peers)
+    if not probes and not controls:
+        raise ValueError("probes is empty; expected at least one {label: probe}, or controls=True")
     taken = [label for label in probes if controls and label in CONTROLS]
     if taken:
         raise ValueError(f"labels {taken} are those of controls; rename them or leave out controls")

@@ -220,8 +220,9 @@ def _check_distributions(table: Array, /) -> None:
     bad = np.nonzero(np.abs(total - 1) > SUM_TOLERANCE)
     if len(bad[0]):
         policy, context = int(bad[0][0]), int(bad[1][0])
+        got = float(total[policy, context])
         raise ValueError(
-            f"probs of policy {policy} in context {context} sum to {float(total[policy, context])!r}; "
+            f"probs of policy {policy} in context {context} sum to {got!r}; "
             f"expected 1 within {SUM_TOLERANCE}; divide by the sum if they are unnormalised"
         )
 

@@ -319,9 +319,9 @@ class GateConfig(Section):
 
     @model_validator(mode="after")
     def _success(self) -> "GateConfig":
-        if len(self.success) < 2 or len({len(row) for row in self.success}) != 1:
+        if len(self.success) < 1 or len({len(row) for row in self.success}) != 1:
             raise ValueError(
-                "success must hold one row a policy (at least 2) of equal length, "
+                "success must hold one row a policy, all of equal length, "
                 f"one entry a kind of prompt; got {self.success}"
             )
         return self
@@ -374,7 +374,21 @@ class RunConfig(Section):
             unknown = sorted(set(self.group.peers) - set(names))
             if unknown:
                 raise ValueError(f"group.peers names {unknown}; expected any of {names}")
+        for policy in self.policies:
+            self._check_peers(policy)
         return self
+
+    def _check_peers(self, policy: PolicyConfig, /) -> None:
+        """A peer has `own` rollouts to give; of its statistics there is no half."""
+        own, probe = self.group.own, self.probe_of(policy)
+        whole = "group_stats" in probe.needs
+        for name, n in self.peers_of(policy.name).items():
+            if n > own or (whole and n not in (0, own)):
+                allowed = f"0 or {own}" if whole else f"at most {own}"
+                raise ValueError(
+                    f"group.peers asks {probe.kind} of policy {policy.name!r} for {n} rollouts of "
+                    f"{name!r}, which has group.own={own}; expected {allowed}"
+                )
 
     @property
     def folder(self) -> Path:
@@ -450,7 +464,7 @@ def override(values: Mapping[str, Any], assignments: Iterable[str], /) -> dict[s
     InputError
         If an assignment is not of that form or leads through something that is no section.
     """
-    result: dict[str, Any] = yaml.safe_load(yaml.safe_dump(dict(values)))
+    result: dict[str, Any] = yaml.safe_load(yaml.safe_dump(dict(values), sort_keys=False))
     for assignment in assignments:
         path, equals, text = assignment.partition("=")
         if not equals or not path:
@@ -475,4 +489,4 @@ def load(path: str | Path, assignments: Iterable[str] = (), /) -> RunConfig:
 
 def dump(config: RunConfig, /) -> str:
     """The whole configuration as YAML, defaults included."""
-    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+    return yaml.safe_dump(config.model_dump(), sort_keys=False, allow_unicode=True)

@@ -129,18 +129,23 @@ def _peer_texts(
 ) -> PeerTexts:
     """Place peers' responses in columns, check them, and spell them in the receiver's tokens."""
     names = sorted(peers)
-    offset = dict(
-        zip(names, np.cumsum([0, *(peers[name] for name in names)]).tolist(), strict=False)
-    )
+    ends = np.cumsum([peers[name] for name in names], dtype=np.int64).tolist()
+    first = {name: end - peers[name] for name, end in zip(names, ends, strict=True)}
     source_M = np.repeat(np.arange(len(names)), [peers[name] for name in names])
     shape = (len(items), len(source_M))
     texts = PeerTexts(source_M, np.full(shape, np.nan), np.ones(shape, np.bool_))
     row = {item.prompt_id: i for i, item in enumerate(items)}
     for one in records:
-        known = isinstance(one, TextRecord) and one.index < peers.get(one.policy_id, 0)
-        if known:
-            texts.record[row[one.prompt_id], offset[one.policy_id] + one.index] = one
-    # Peers often give the same answer: each different text is checked and encoded once.
+        if isinstance(one, TextRecord) and one.index < peers.get(one.policy_id, 0):
+            texts.record[row[one.prompt_id], first[one.policy_id] + one.index] = one
+    _verify(texts, items, task, reverify)
+    _spell(texts, receiver)
+    return texts
+
+
+def _verify(texts: PeerTexts, items: Sequence[Item], task: Task, reverify: bool, /) -> None:
+    """Fill in rewards: the receiver's own verdicts, or what the peers claim."""
+    # Peers often give the same answer: each different text is checked once.
     verdicts: dict[tuple[int, bytes, str], float | None] = {}
     for (b, m), one in texts.record.items():
         claim = one.reward if isinstance(one, RolloutRecord) else float(one.verdict)
@@ -150,22 +155,27 @@ def _peer_texts(
             if key not in verdicts:
                 verdicts[key] = task.verify(items[b], one.text, one.finish_reason == "eos")
             reward = verdicts[key]
+            texts.refused += reward != claim
         if isinstance(one, SuccessRecord):
-            reward = reward if reward is not None and reward >= Group.success_threshold else None
-        texts.refused += reward != claim
-        if isinstance(one, RolloutRecord) and np.isnan(one.source_logprobs).any():
-            reward = None  # no importance ratio can be formed, so the rollout cannot be used
-        texts.rewards_BM[b, m] = np.nan if reward is None else reward
+            usable = reward is not None and reward >= Group.success_threshold
+        else:
+            # Without all log-probs no importance ratio can be formed.
+            usable = reward is not None and not np.isnan(one.source_logprobs).any()
+        texts.rewards_BM[b, m] = reward if usable else np.nan
+
+
+def _spell(texts: PeerTexts, receiver: Policy, /) -> None:
+    """Fill in the receiver's token ids, each different text encoded once."""
     different = list(dict.fromkeys(one.text for one in texts.record.values()))
     encoded = dict(zip(different, receiver.encode(different), strict=True))
-    for (b, m), one in texts.record.items():
+    for place, one in texts.record.items():
         ids = encoded[one.text]
         if isinstance(ids, Unrepresentable):
-            texts.representable_BM[b, m] = False
-            continue
-        ended = one.finish_reason == "eos" and receiver.eos_id is not None
-        texts.ids[b, m] = (*ids, receiver.eos_id) if ended else ids  # type: ignore[assignment]
-    return texts
+            texts.representable_BM[place] = False
+        elif one.finish_reason == "eos" and receiver.eos_id is not None:
+            texts.ids[place] = (*ids, receiver.eos_id)
+        else:
+            texts.ids[place] = ids
 
 
 def _own_rows(

@@ -7,6 +7,7 @@ resume, bit for bit; wall-clock times are kept apart in ``timing.jsonl``.
 import json
 import os
 from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
@@ -27,6 +28,7 @@ class RunFolder:
     unvalidated: bool = False
     resumed: bool = False
     status: dict[str, Any] = field(default_factory=dict)
+    _stack: ExitStack = field(default_factory=ExitStack, repr=False)
 
     @property
     def path(self) -> Path:
@@ -89,13 +91,15 @@ class RunFolder:
         return run
 
     def __enter__(self) -> Self:
-        self._files = {name: open(self.path / f"{name}.jsonl", "ab") for name in STREAMS}
+        self._files = {
+            name: self._stack.enter_context(open(self.path / f"{name}.jsonl", "ab"))
+            for name in STREAMS
+        }
         self.set_status("running")
         return self
 
     def __exit__(self, kind: type | None, error: BaseException | None, _: object) -> None:
-        for file in self._files.values():
-            file.close()
+        self._stack.close()
         if error is None:
             self.set_status("finished")
         else:

@@ -37,6 +37,8 @@ class Population(NamedTuple):
     @classmethod
     def of(cls, rewards: Array, valid: Mask, /) -> "Population":
         """Statistics of the valid rewards along the last axis."""
+        # Sums depend on the memory layout in their last bits; a selection of columns must not.
+        rewards, valid = np.ascontiguousarray(rewards), np.ascontiguousarray(valid)
         n = valid.sum(-1, dtype=np.float64)
         mean = np.where(valid, rewards, 0.0).sum(-1) / np.maximum(n, 1)
         m2 = np.where(valid, np.square(rewards - mean[..., None]), 0.0).sum(-1)

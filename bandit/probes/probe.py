@@ -25,10 +25,14 @@ class Probe(AdvantageRule):
     needs : frozenset of {"rollout", "group_stats", "success"}
         Record types the rule consumes; the exchange ships only these. A rule that needs neither
         ``rollout`` nor ``success`` needs no text, so tokenizers cannot stand in its way.
+    claims_support : bool
+        Whether the rule promises gains where the receiver has no success of its own; validation
+        then demands them.
     """
 
     kind: ClassVar[str]
     needs: ClassVar[frozenset[str]] = frozenset()
+    claims_support: ClassVar[bool] = False
 
     def credit(self, group: Group, rng: np.random.Generator | None = None, /) -> Credit:
         """What each rollout of `group` is worth to the receiver.

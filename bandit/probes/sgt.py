@@ -35,6 +35,7 @@ class SGT(GRPO):
 
     kind: ClassVar[str] = "sgt"
     needs: ClassVar[frozenset[str]] = frozenset({"success"})
+    claims_support: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -47,7 +47,7 @@ def warm_up(
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, lr, total_steps=steps, pct_start=0.1)
     for step in range(steps):
         pools = [other if foreign else own for foreign in rng.random(batch) < other_share]
-        items = [pool[rng.integers(len(pool))] for pool in pools]
+        items = [pool[int(rng.integers(len(pool)))] for pool in pools]
         rows = [_answer(policy, group, item) for group, item in enumerate(items)]
         policy.accumulate(Assignment(rows, batch))
         torch.nn.utils.clip_grad_norm_(policy.parameters, 1.0)

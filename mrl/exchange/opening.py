@@ -13,7 +13,8 @@ def open_exchange(config: ExchangeConfig, folder: Path, /) -> Exchange:
     """In memory, or durable in ``exchange.sqlite`` of the run's folder."""
     if config.store == "memory":
         return MemoryExchange()
-    return SQLiteExchange(folder / "exchange.sqlite")
+    # A resumed run asks again for the stale versions that the checkpoint had.
+    return SQLiteExchange(folder / "exchange.sqlite", keep_history=config.max_staleness > 0)
 
 
 def received(exchange: Exchange, policy: str, round: int, /) -> dict[str, Any]:

@@ -78,7 +78,7 @@ def draw_groups(
     """Sample and verify `n` responses an item; redraw dead groups at most `redraws` times."""
     rollouts: list[list[Rollout]] = [[] for _ in items]
     rewards = np.full((len(items), n), np.nan)
-    todo = np.arange(len(items))
+    todo = list(range(len(items)))
     generated = 0
     for attempt in range(redraws + 1):
         chosen = [items[i] for i in todo]
@@ -89,7 +89,7 @@ def draw_groups(
         for i, group in zip(todo, fresh, strict=True):
             rollouts[i] = group
         generated += len(todo) * n
-        todo = todo[dead_groups(rewards[todo])]
-        if not len(todo):
+        todo = [i for i, dead in zip(todo, dead_groups(rewards[todo]), strict=True) if dead]
+        if not todo:
             break
     return Groups(rollouts, rewards, generated)

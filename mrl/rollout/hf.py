@@ -142,7 +142,9 @@ def _sample_chunk(
         token_N = (logp_NV - noise.log()).argmax(-1)
         ids_NT[live, t] = token_N
         logprobs_NT[live, t] = logp_NV.gather(-1, token_N[:, None])[:, 0]
-        ended = token_N == eos_id if eos_id is not None else torch.zeros_like(token_N, dtype=bool)
+        ended = (
+            token_N == eos_id if eos_id is not None else torch.zeros_like(token_N, dtype=torch.bool)
+        )
         if ended.any():
             lengths_N[live[ended]] = t + 1
             finished_N[live[ended]] = True

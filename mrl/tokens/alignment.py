@@ -98,7 +98,7 @@ def align(
     if partial not in ("error", "drop"):
         raise ValueError(f"partial={partial!r} is not allowed; expected 'error' or 'drop'")
     a, b = _lengths("lengths_a", lengths_a, eos[0]), _lengths("lengths_b", lengths_b, eos[1])
-    ends_a, ends_b = np.cumsum(a), np.cumsum(b)
+    ends_a, ends_b = a.cumsum(), b.cumsum()
     total_a, total_b = (int(ends[-1]) if ends.size else 0 for ends in (ends_a, ends_b))
     if total_a != total_b:
         _check_cut(total_a, total_b, eos, partial)
@@ -111,13 +111,13 @@ def align(
         # No byte to end a block at: zero-width tokens alone form one block.
         bounds_a, bounds_b, positions = (np.array([0, n]) for n in (a.size, b.size, 0))
     dropped = (max(0, int(a.size - bounds_a[-1])), max(0, int(b.size - bounds_b[-1])))
-    return Blocks(bounds_a, bounds_b, np.diff(positions), dropped)
+    return Blocks(bounds_a, bounds_b, positions[1:] - positions[:-1], dropped)
 
 
 def _lengths(name: str, lengths: ArrayLike, eos: bool, /) -> Integers:
     """Check byte lengths and take off a named EOS."""
     row: NDArray[Any] = np.asarray(lengths)
-    if row.ndim != 1 or not (row.size == 0 or np.issubdtype(row.dtype, np.integer)):
+    if row.ndim != 1 or not (row.size == 0 or row.dtype.kind in "iu"):
         raise ValueError(
             f"{name} has shape {row.shape} and type {row.dtype}; expected one row of whole "
             "numbers, as TokenBytes.lengths gives"
@@ -152,22 +152,22 @@ def _common(
     in_a, in_b = np.zeros(total + 1, bool), np.zeros(total + 1, bool)
     in_a[ends_a] = True
     in_b[ends_b] = True
-    in_a[0] = in_b[0] = False  # leading zero-width tokens end no block
-    last_a = np.flatnonzero(in_b[ends_a] & _last_at_its_end(ends_a))
-    last_b = np.flatnonzero(in_a[ends_b] & _last_at_its_end(ends_b))
-    start = np.zeros(1, np.int64)
-    return (
-        np.concatenate([start, last_a + 1]),
-        np.concatenate([start, last_b + 1]),
-        np.concatenate([start, ends_a[last_a]]),
-    )
+    in_a &= in_b
+    in_a[0] = False  # leading zero-width tokens end no block
+    bounds_a, bounds_b = _ending_at(in_a, ends_a), _ending_at(in_a, ends_b)
+    positions = np.zeros_like(bounds_a)
+    positions[1:] = ends_a[bounds_a[1:] - 1]
+    return bounds_a, bounds_b, positions
 
 
-def _last_at_its_end(ends: Integers, /) -> Mask:
-    """Mark tokens not followed by a zero-width token, which would join their block."""
-    last = np.ones(ends.size, bool)
-    np.not_equal(ends[1:], ends[:-1], out=last[:-1])
-    return last
+def _ending_at(common: Mask, ends: Integers, /) -> Integers:
+    """Token boundaries at common positions; zero-width tokens join the block they follow."""
+    at = common[ends]
+    at[:-1] &= ends[1:] != ends[:-1]
+    last = at.nonzero()[0]
+    bounds = np.zeros(last.size + 1, np.int64)
+    np.add(last, 1, out=bounds[1:])
+    return bounds
 
 
 def block_sum(values: ArrayLike, bounds: Integers, /) -> NDArray[np.float64]:

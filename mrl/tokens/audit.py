@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
-from bandit.residual import Residual
+from bandit import Residual
 from mrl.tokens.alignment import align
 from mrl.tokens.residual import ResidualSummary, summarise_residual
 from mrl.tokens.retokenization import (

@@ -257,8 +257,8 @@ def _at(start: int, response: bytes, /) -> str:
 def _content_only(spec: Spec, unknown_id: int, /) -> dict[str, Any]:
     """Specify a copy that reads every text as content.
 
-    Besides the added tokens themselves their vocabulary entries go, since models that look up
-    whole words would find them. Entries that merges make or use stay: they are ordinary pieces.
+    Besides the added tokens themselves their vocabulary entries and that of the unknown token go,
+    since models that look up whole words would find them. Entries that merges make or use stay: they are ordinary pieces.
     So do single characters that are not marked special.
     """
     model = dict(spec["model"])
@@ -267,7 +267,8 @@ def _content_only(spec: Spec, unknown_id: int, /) -> dict[str, Any]:
         token["content"]
         for token in spec.get("added_tokens") or ()
         if token["special"] or len(token["content"]) > 1
-    } - merged
+    } | {model.get("unk_token")}
+    hidden -= merged
     vocabulary = {piece: i for piece, i in model["vocab"].items() if piece not in hidden}
     unknown = "\x00unknown"
     while unknown in vocabulary:

@@ -135,11 +135,11 @@ class TokenBytes:
         row: NDArray[Any] = np.asarray(ids)
         if row.size == 0:
             return np.zeros(row.shape, dtype=np.intp)
-        if not np.issubdtype(row.dtype, np.integer):
+        if row.dtype.kind not in "iu":
             raise ValueError(f"ids have type {row.dtype}; expected whole numbers")
-        good = (row >= 0) & (row < len(self))
-        good[good] = self._lengths[row[good]] != NO_PIECE
-        if not good.all():
+        if row.min() < 0 or row.max() >= len(self) or self._lengths[row].min() == NO_PIECE:
+            good = (row >= 0) & (row < len(self))
+            good[good] = self._lengths[row[good]] != NO_PIECE
             raise ValueError(
                 f"token id {row[~good].flat[0]} names no token; expected ids of the {len(self)} "
                 "entries of this tokenizer (a model's logits can be wider than its vocabulary: "

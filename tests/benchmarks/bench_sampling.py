@@ -1,8 +1,9 @@
-"""What a sharing rule costs beyond drawing its rollouts: ``python tests/benchmarks/bench_sampling.py``.
+"""What a sharing rule costs beyond drawing its rollouts.
 
+Run it with ``python tests/benchmarks/bench_sampling.py``.
 Prints, for each rule, the time of `sampling.gradients` divided by the time that bare
 ``Generator.choice(p=...)`` takes for the same number of rollouts from the same policies. Both are
-measured in this run, alternating, best of several repeats.
+measured in this run, alternating, in processor time (one thread), best of several repeats.
 """
 
 import argparse
@@ -33,10 +34,10 @@ def bare_draw(world: World, n: int, own: int, peers: int) -> None:
 
 
 def seconds(call: Callable[[], object]) -> float:
-    """Time of one call."""
-    start = time.perf_counter()
+    """Processor time of one call."""
+    start = time.process_time()
     call()
-    return time.perf_counter() - start
+    return time.process_time() - start
 
 
 def main() -> None:

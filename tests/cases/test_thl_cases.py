@@ -75,7 +75,7 @@ def encoder(request, encoders) -> ContentEncoder:
 
 
 @pytest.fixture
-def kept(request, encoders):
+def kept(encoders):
     """Encoders that owe the case its bytes: all but one that rewrites characters."""
     return {name: encoder for name, encoder in encoders.items() if name != "composing"}
 
@@ -136,7 +136,8 @@ def test_text_that_spells_an_end_token_does_not_end_the_response(encoders):
     for name in ("chatml-as-text", "inst-as-text"):
         assert len(retokenize(response(name), encoders["byte-level"])) > 1
     deepseek = encoders["deepseek"]
-    (end,) = (i for i in deepseek.table.control if i == 1)
+    end = _deepseek().token_to_id("<\uff5cend\u2581of\u2581sentence\uff5c>")
+    assert deepseek.table.bytes_of([end]) == b""
     ids = retokenize("a<\uff5cend\u2581of\u2581sentence\uff5c>b".encode(), deepseek)
     assert end not in ids
 

@@ -32,6 +32,7 @@ POLICIES, PROMPTS, ROUNDS = ("a", "b", "c"), ("p", "q"), 4
 
 names = st.text(min_size=1, max_size=8).filter(lambda text: text.isprintable())
 versions = st.integers(0, 2**63 - 1)
+finish_reasons = st.sampled_from(["eos", "length"])
 rewards = st.none() | st.floats(-1e100, 1e100)
 logprobs = st.floats(allow_infinity=False, allow_nan=True)
 
@@ -52,7 +53,7 @@ def rollouts(draw):
         [logprob for _, logprob in tokens],
         draw(st.booleans()),
         draw(rewards),
-        draw(st.sampled_from(["eos", "length"])),
+        draw(finish_reasons),
         draw(names),
         tuple((draw(names), start, stop) for start, stop in spans),
     )
@@ -65,7 +66,9 @@ def group_stats(draw):
 
 
 successes = st.builds(
-    SuccessRecord, names, names, versions, versions, st.binary(max_size=12), names, st.booleans()
+    SuccessRecord,
+    *(names, names, versions, versions),
+    *(st.binary(max_size=12), names, st.booleans(), finish_reasons),
 )
 records = st.one_of(rollouts(), group_stats(), successes)
 

@@ -1,10 +1,14 @@
 """Simulated gradients agree with the exact moments, for every rule (theory, section 5, fact 10)."""
 
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
 import numpy as np
 import pytest
 
 from bandit import Residual, exact, sampling
-from bandit.probes import GRPO, PRP, SGT, XGRPO, Probe, UngatedNLL
+from bandit.probes import GRPO, PRP, SGT, XGRPO, Credit, Group, Probe, UngatedNLL
 from bandit.worlds import random_world
 
 DRAWS = 200_000
@@ -52,6 +56,32 @@ def test_graded_rewards_and_dynamic_sampling_agree_too(rule):
     computed = exact.moments(world, RULES[rule], **settings)
     simulated = sampling.moments(world, RULES[rule], n=DRAWS // 2, seed=3, **settings)
     assert_agrees(simulated, computed)
+
+
+@dataclass(frozen=True)
+class ValuesAndOutcomes(SGT):
+    """Rescues as SGT does, with XGRPO's advantages: of a dropped text it still has the reward."""
+
+    kind: ClassVar[str] = "both"
+    needs: ClassVar[frozenset[str]] = frozenset({"group_stats", "success"})
+
+    def credit(self, group: Group, rng: np.random.Generator | None = None, /) -> Credit:
+        pooled = XGRPO().credit(group)
+        return replace(super().credit(group, rng), own_advantage=pooled.own_advantage)
+
+    def outcomes(self, group: Group, /) -> Iterator[tuple[np.ndarray, Credit]]:
+        pooled = XGRPO().credit(group)
+        for chance, credit in super().outcomes(group):
+            yield chance, replace(credit, own_advantage=pooled.own_advantage)
+
+
+def test_a_rule_that_keeps_the_rewards_of_dropped_texts_agrees_too():
+    world = random_world(np.random.default_rng(8), policies=3, contexts=2, arms=5)
+    settings = {"own": 3, "peers": 2, "residual": Residual(drop={1: 0.4, 2: 0.2})}
+    assert_agrees(
+        sampling.moments(world, ValuesAndOutcomes(weight=0.5), n=DRAWS, seed=4, **settings),
+        exact.moments(world, ValuesAndOutcomes(weight=0.5), **settings),
+    )
 
 
 def test_simulated_covariance_agrees_with_enumeration_entry_by_entry():

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from bandit import Residual, World, exact, sampling
-from bandit.compositions import Source, compositions
+from bandit.compositions import Source, composition_counts, compositions
 from bandit.policies import natural_gradient, softmax, squared_scores
 from bandit.probes import GRPO, PRP, SGT, XGRPO, Credit, Group, Probe
 from bandit.probes.probe import peer_zeros
@@ -114,7 +114,7 @@ def test_a_rule_that_needs_no_records_never_sees_peers():
 def test_too_many_compositions_name_the_way_out():
     world = random_world(np.random.default_rng(0), policies=4, arms=8, levels=(0, 0.3, 0.6, 1))
     with pytest.raises(ValueError, match="use bandit.sampling.moments"):
-        exact.moments(world, XGRPO(), own=16, peers=16)
+        exact.moments(world, XGRPO(), own=500, peers=500)
 
 
 def test_compositions_carry_all_probability():
@@ -124,7 +124,8 @@ def test_compositions_carry_all_probability():
     assert len(source.counts) == 21
     for counts, classes in zip(source.counts, source.class_of, strict=True):
         assert np.bincount(classes, minlength=3).tolist() == counts.tolist()
-    (rows,) = next(compositions([source]))
+    assert composition_counts([source, source]) == (21, 21)
+    (rows,) = next(compositions((21,)))
     assert rows.tolist() == list(range(21))
 
 

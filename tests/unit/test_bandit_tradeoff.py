@@ -45,6 +45,8 @@ def test_controls_are_what_they_say():
     assert cost["NLL, no gate"] > cost["SGT"]
     with pytest.raises(ValueError, match="NLL, no gate"):
         tradeoff.plane(world, {"NLL, no gate": SGT()}, own=4, peers=8, controls=True)
+    with pytest.raises(ValueError, match="probes is empty"):
+        tradeoff.plane(world, {}, own=4, peers=8)
 
 
 def test_relative_cost_is_one_for_grpo_and_diverges_where_it_is_dead():

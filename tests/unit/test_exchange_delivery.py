@@ -61,6 +61,12 @@ def test_records_come_in_the_order_of_the_prompts_asked_for(exchange):
     assert [record.prompt_id for record in delivered] == ["r", "p", "q"]
 
 
+def test_records_of_a_group_come_by_position_before_kind(exchange):
+    group = [stats(), rollout(index=0), success(index=0), rollout(index=1), success(index=1)]
+    exchange.publish(reversed(group))
+    assert ask(exchange, needs=("rollout", "success", "group_stats")) == group
+
+
 def test_a_record_is_delivered_once_a_round(exchange):
     exchange.publish([rollout(index=0)])
     assert len(ask(exchange)) == 1
@@ -180,6 +186,16 @@ def test_rolling_back_forgets_the_rounds_that_are_run_again(exchange):
     assert exchange.publish([rollout(version=1, text=b"again")]) == 1
     assert [record.text for record in ask(exchange, round=1)] == [b"again"]
     assert exchange.refused() == {}
+
+
+def test_a_round_that_is_run_again_delivers_again(exchange):
+    exchange.publish([rollout(version=0), rollout(version=1)])
+    ask(exchange, round=0)
+    ask(exchange, round=1)
+    exchange.rollback(1)
+    exchange.publish([rollout(version=1)])
+    assert ask(exchange, round=0) == []
+    assert ask(exchange, round=1) == [rollout(version=1)]
 
 
 def test_traffic_counts_records_and_encoded_bytes_of_each_round(exchange):

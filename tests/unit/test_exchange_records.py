@@ -172,6 +172,7 @@ def test_statistics_that_no_rewards_have_cannot_be_built(change, reason):
         ({"verifier_id": ""}, "size"),
         ({"text": None}, "type"),
         ({"index": -1}, "range"),
+        ({"finish_reason": "stop"}, "range"),
     ],
 )
 def test_an_invalid_success_cannot_be_built(change, reason):
@@ -199,9 +200,9 @@ def framed(body: bytes, magic: bytes = b"MRL", schema: int = 1) -> bytes:
         (seal(["advice", "p", "a", 3]), "kind"),
         (seal([["rollout"], "p", "a", 3]), "kind"),
         (seal(["success", "p", "a", 3]), "fields"),
-        (seal(["success", "p", "a", -3, 1, b"bca", "exact", True]), "range"),
-        (seal(["success", "p", "a", 3, 1, "bca", "exact", True]), "type"),
-        (seal(["success", "p", "a", msgpack.Timestamp(0), 1, b"", "exact", True]), "type"),
+        (seal(["success", "p", "a", -3, 1, b"bca", "exact", True, "eos"]), "range"),
+        (seal(["success", "p", "a", 3, 1, "bca", "exact", True, "eos"]), "type"),
+        (seal(["success", "p", "a", msgpack.Timestamp(0), 1, b"", "exact", True, "eos"]), "type"),
         (b"x" * (MAX_RECORD_BYTES + 1), "size"),
         ("text", "type"),
     ],
