@@ -12,49 +12,48 @@ import json
 import os
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from mrl.errors import RunError
+from mrl.exchange import Exchange
 from mrl.policy import Policy, save_weights
+from mrl.runs import RunFolder
 
 PREFIX = "round-"
 MANIFEST = "manifest.json"
 
 
-@dataclass(frozen=True)
-class State:
-    """What a checkpoint holds beside the policies."""
-
-    rounds_done: int
-    positions: dict[str, int]
-    """Length in bytes of each metric file."""
-    exchange: bytes
-    """Snapshot of the exchange."""
-
-
-def save(folder: Path, state: State, policies: Sequence[Policy], /, *, keep: int) -> Path:
-    """Write a checkpoint and remove all but the newest `keep`.
+def save(
+    run: RunFolder,
+    rounds_done: int,
+    policies: Sequence[Policy],
+    exchange: Exchange,
+    /,
+    *,
+    keep: int,
+) -> Path:
+    """Write a checkpoint of `run` and remove all but the newest `keep`.
 
     Raises
     ------
     RunError
         If it could not be written; what was there before is untouched.
     """
-    final = folder / f"{PREFIX}{state.rounds_done:06d}"
+    folder = run.checkpoints
+    final = folder / f"{PREFIX}{rounds_done:06d}"
     partial = folder / f".{final.name}.partial"
     try:
         folder.mkdir(parents=True, exist_ok=True)
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir()
         _write_policies(partial, policies)
-        (partial / "exchange.bin").write_bytes(state.exchange)
+        (partial / "exchange.bin").write_bytes(exchange.snapshot())
         content = {
-            "rounds_done": state.rounds_done,
-            "positions": state.positions,
+            "rounds_done": rounds_done,
+            "positions": run.positions(),
             "policies": [policy.name for policy in policies],
             "files": _checksums(partial),
         }
@@ -67,13 +66,39 @@ def save(folder: Path, state: State, policies: Sequence[Policy], /, *, keep: int
     except Exception as error:  # torch and safetensors wrap a full disk in errors of their own
         shutil.rmtree(partial, ignore_errors=True)
         raise RunError(
-            f"the checkpoint of round {state.rounds_done} could not be written to {folder}: "
-            f"{error}. Earlier checkpoints are whole; free space or choose another output, "
-            "then continue with --resume"
+            f"the checkpoint of round {rounds_done} could not be written to {folder}: {error}. "
+            "Earlier checkpoints are whole; free space, then continue with --resume"
         ) from error
     for old in _complete(folder)[:-keep]:
         shutil.rmtree(old, ignore_errors=True)
+    run.set_status("running", rounds_done=rounds_done)
     return final
+
+
+def restore(run: RunFolder, policies: Sequence[Policy], exchange: Exchange, /) -> int:
+    """Put a resumed run back to its newest checkpoint, any other to its start.
+
+    Returns
+    -------
+    int
+        The rounds done.
+
+    Raises
+    ------
+    RunError
+        If a file is missing or damaged, or the checkpoint is of other policies.
+    """
+    path = latest(run.checkpoints) if run.resumed else None
+    if path is None:
+        run.rewind({})
+        exchange.rollback(0)
+        return 0
+    content = load(path, policies)
+    rounds_done: int = content["rounds_done"]
+    run.rewind(content["positions"])
+    exchange.restore((path / "exchange.bin").read_bytes())
+    exchange.rollback(rounds_done)
+    return rounds_done
 
 
 def latest(folder: Path, /) -> Path | None:
@@ -82,8 +107,8 @@ def latest(folder: Path, /) -> Path | None:
     return complete[-1] if complete else None
 
 
-def load(path: Path, policies: Sequence[Policy], /) -> State:
-    """Put weights, optimizers and schedules of a checkpoint into `policies`.
+def load(path: Path, policies: Sequence[Policy], /) -> dict[str, Any]:
+    """Put weights, optimizers and schedules of a checkpoint into `policies`; returns its manifest.
 
     Raises
     ------
@@ -91,7 +116,7 @@ def load(path: Path, policies: Sequence[Policy], /) -> State:
         If a file is missing or damaged, or the checkpoint is of other policies.
     """
     try:
-        content = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
+        content: dict[str, Any] = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
         expected, found = content["files"], _checksums(path)
     except (OSError, ValueError, KeyError) as error:
         raise _damaged(path, f"its {MANIFEST} cannot be read ({error})") from None
@@ -107,8 +132,7 @@ def load(path: Path, policies: Sequence[Policy], /) -> State:
     for policy in policies:
         _read_policy(path / policy.name, policy)
     torch.set_rng_state(torch.load(path / "torch_rng.pt", weights_only=True))
-    exchange = (path / "exchange.bin").read_bytes()
-    return State(content["rounds_done"], content["positions"], exchange)
+    return content
 
 
 def weights_of(path: Path, policy: Policy, /) -> Mapping[str, torch.Tensor]:

@@ -50,10 +50,13 @@ def train(
     validated = check(run, unvalidated=unvalidated)
     quiet_threads()
     from mrl.progress import bar
+    from mrl.runs import read_status
     from mrl.train import train as start
 
     with bar(run, console) as progress:
         folder = start(run, resume=resume, unvalidated=not validated, progress=progress)
+    for note in read_status(folder).get("notes", []):
+        console.print(f"note: {note}", markup=False, soft_wrap=True)
     console.print(f"run written to {folder}; read it with: mrl report {folder}", soft_wrap=True)
 
 
@@ -117,11 +120,21 @@ def evaluate(
     """Evaluate the policies of a run's last checkpoint on held-out items."""
     require("torch")
     quiet_threads()
-    from mrl.evaluate import table
-    from mrl.runs import evaluate_run
+    from mrl.reload import evaluate_run
 
-    table_of = table(evaluate_run(run, samples=samples, items=items).rows)
-    console.print(table_of)
+    rows = evaluate_run(run, samples=samples, items=items).rows
+    table = Table("policy", "tag", "items", "pass@1", "95% interval", f"pass@{samples}")
+    for row in rows:
+        if row["event"] == "evaluation":
+            table.add_row(
+                row["policy"],
+                row["tag"] or "all",
+                str(row["items"]),
+                _figure(row["pass@1"]),
+                f"{_figure(row['pass@1_low'])} to {_figure(row['pass@1_high'])}",
+                _figure(row.get(f"pass@{samples}")),
+            )
+    console.print(table)
 
 
 @app.command()
@@ -174,6 +187,10 @@ def doctor() -> None:
         table.add_row(name, version, use)
     console.print(table)
     console.print(f"python {sys.version.split()[0]}, {os.cpu_count()} processors")
+
+
+def _figure(value: float | None, /) -> str:
+    return "-" if value is None else f"{value:.3f}"
 
 
 def require(package: str) -> None:

@@ -84,7 +84,8 @@ def load_model(config: PolicyConfig, tokenizer: Any, /, *, seed: int) -> Any:
         raise InputError(
             f"policy {config.name!r}: no model could be made from {where!r} ({_first_line(error)})"
         ) from None
-    size = int(model.get_input_embeddings().num_embeddings)
+    embeddings: Any = model.get_input_embeddings()
+    size = embeddings.num_embeddings
     if size < len(tokenizer):
         raise InputError(
             f"policy {config.name!r}: the model has {size} embeddings and the tokenizer "

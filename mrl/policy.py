@@ -22,6 +22,7 @@ from mrl.errors import InputError, RunError
 from mrl.loss import LossResult, response_logprobs, token_loss
 from mrl.rollout import Rollout
 from mrl.rollout.hf import sample
+from mrl.seeds import derive
 from mrl.tasks import Item
 from mrl.tokens import ContentEncoder, Unrepresentable, is_canonical_batch, retokenize_batch
 
@@ -278,6 +279,11 @@ def build_policy(config: PolicyConfig, run: RunConfig, /, *, seed: int) -> Polic
         optimizer=config.optimizer,
         template=config.template,
     )
+
+
+def build_policies(run: RunConfig, /) -> list[Policy]:
+    """All policies of a run; random weights are a function of the run's seed and their names."""
+    return [build_policy(one, run, seed=derive(run.seed, "init", one.name)) for one in run.policies]
 
 
 def save_weights(policy: Policy, folder: Path, /) -> None:

@@ -15,6 +15,7 @@ from typing import Any, Self
 
 from mrl.config import RunConfig, dump, load
 from mrl.errors import InputError, RunError
+from mrl.timing import Phases
 
 STREAMS = ("metrics", "timing", "samples")
 PACKAGES = ("mutual-rl", "numpy", "torch", "transformers", "tokenizers")
@@ -39,6 +40,11 @@ class RunFolder:
     def checkpoints(self) -> Path:
         """Where checkpoints are."""
         return self.path / "checkpoints"
+
+    @classmethod
+    def open(cls, config: RunConfig, /, *, resume: bool, unvalidated: bool) -> Self:
+        """The folder of a new run, or of one to be continued."""
+        return cls.reopen(config) if resume else cls.create(config, unvalidated=unvalidated)
 
     @classmethod
     def create(cls, config: RunConfig, /, *, unvalidated: bool) -> Self:
@@ -92,7 +98,7 @@ class RunFolder:
 
     def __enter__(self) -> Self:
         self._files = {
-            name: self._stack.enter_context(open(self.path / f"{name}.jsonl", "ab"))
+            name: self._stack.enter_context((self.path / f"{name}.jsonl").open("ab"))
             for name in STREAMS
         }
         self.set_status("running")
@@ -115,7 +121,7 @@ class RunFolder:
         """
         try:
             for row in rows:
-                text = json.dumps(row, allow_nan=False, ensure_ascii=False)
+                text = json.dumps(_without_nan(row), allow_nan=False, ensure_ascii=False)
                 self._files[stream].write(text.encode() + b"\n")
             self._files[stream].flush()
         except OSError as error:
@@ -123,6 +129,17 @@ class RunFolder:
                 f"cannot write {stream}.jsonl in {self.path}: {error.strerror}; the last "
                 "checkpoint is whole, continue with --resume"
             ) from None
+
+    def write_timing(self, round: int, phases: Mapping[Any, Phases], /) -> None:
+        """Append the phase times of a round; the key None is for what policies share."""
+        self.write(
+            "timing",
+            (
+                {"round": round, "policy": name, "phases": dict(spent.seconds)}
+                for name, spent in phases.items()
+                if spent.seconds
+            ),
+        )
 
     def positions(self) -> dict[str, int]:
         """Length of each stream in bytes."""
@@ -153,6 +170,11 @@ class RunFolder:
         except OSError as error:
             if status != "failed":
                 raise RunError(f"cannot write {self.path}/run.json: {error.strerror}") from None
+
+
+def _without_nan(row: Mapping[str, Any], /) -> dict[str, Any]:
+    """The row with null for figures that do not exist."""
+    return {key: None if value != value else value for key, value in row.items()}
 
 
 def read_status(path: Path, /) -> dict[str, Any]:

@@ -9,23 +9,21 @@ Run it with ``mrl train CONFIG``. One round:
 5. it takes its gradient steps;
 6. metrics, evaluation and checkpoint on schedule.
 
-Departures from the paper: policies take their turns in one process, so a round's records are
-complete before any policy collects; a policy's text is always its own tokenizer's business, peers'
-responses are tokenised anew by the receiver.
+Departure from the paper: policies take their turns in one process, so all records of a round are
+published before any policy collects.
 """
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from mrl import checkpoint
+from mrl.checkpoint import restore, save
 from mrl.config import RunConfig
 from mrl.credit import assign
-from mrl.errors import InputError
 from mrl.evaluate import evaluate
 from mrl.exchange import Exchange
 from mrl.exchange.opening import open_exchange, received
-from mrl.policy import Policy, build_policy
+from mrl.policy import Policy, build_policies
 from mrl.publish import records_of
 from mrl.rollout.groups import draw_groups
 from mrl.runs import RunFolder
@@ -64,19 +62,11 @@ def train(
         For input that cannot be right, and for a run that cannot go on.
     """
     task = load_task(config.task, config.seed)
-    if config.prompts > len(task.train):
-        raise InputError(
-            f"prompts={config.prompts} a round, but the task has {len(task.train)} training items"
-        )
-    policies = [
-        build_policy(one, config, seed=derive(config.seed, "init", one.name))
-        for one in config.policies
-    ]
-    opened = (
-        RunFolder.reopen(config) if resume else RunFolder.create(config, unvalidated=unvalidated)
-    )
+    policies = build_policies(config)
+    opened = RunFolder.open(config, resume=resume, unvalidated=unvalidated)
     with opened as run, open_exchange(config.exchange, run.path) as exchange:
-        start = _restore(run, policies, exchange)
+        start = restore(run, policies, exchange)
+        run.set_status("running", rounds_done=start, notes=list(task.notes))
         if start == 0:
             _evaluate(run, policies, task, 0, Phases())
         for round in range(start, config.rounds):
@@ -84,19 +74,19 @@ def train(
             phases = {policy.name: Phases() for policy in policies}
             rows = play(round, items, policies, exchange, task, config, phases)
             run.write("metrics", rows)
+            run.write_timing(round, phases)
             done, shared = round + 1, Phases()
-            if due(done, config.evaluation.every, config.rounds):
+            if due(done, config.evaluation.every):
                 _evaluate(run, policies, task, done, shared)
-            if due(done, config.checkpoint.every, config.rounds):
+            if due(done, config.checkpoint.every) or done == config.rounds:
                 with shared("checkpoint"):
-                    state = checkpoint.State(done, run.positions(), exchange.snapshot())
-                    checkpoint.save(run.checkpoints, state, policies, keep=config.checkpoint.keep)
-            for name, spent in [*phases.items(), (None, shared)]:
-                seconds = dict(spent.seconds)
-                run.write("timing", [{"round": round, "policy": name, "phases": seconds}])
-            run.status["rounds_done"] = done
+                    save(run, done, policies, exchange, keep=config.checkpoint.keep)
+            run.write_timing(round, {None: shared})
             if progress is not None:
                 progress(done, rows)
+        if not due(config.rounds, config.evaluation.every):
+            # After the last checkpoint: a longer run that resumes from it has no such evaluation.
+            _evaluate(run, policies, task, config.rounds, Phases())
     return run.path
 
 
@@ -116,25 +106,19 @@ def play(
     for policy in policies:
         seed = derive(config.seed, "rollout", round, policy.name)
         size, redraws = config.group.own, config.group.redraws
-        own = draw_groups(
-            policy, task, items, size, redraws=redraws, seed=seed, phases=phases[policy.name]
-        )
+        clock = phases[policy.name]
+        own = draw_groups(policy, task, items, size, redraws=redraws, seed=seed, phases=clock)
         groups[policy.name] = own
-        with phases[policy.name]("publish"):
+        with clock("publish"):
             needs = frozenset().union(*(one.probe.needs for one in policies if one is not policy))
             exchange.publish(records_of(policy, own, items, needs, task, round))
     rows = []
     for policy in policies:
-        clock = phases[policy.name]
-        peers = config.peers_of(policy.name)
+        clock, peers = phases[policy.name], config.peers_of(policy.name)
         with clock("collect"):
+            wanted, stale = [item.prompt_id for item in items], config.exchange.max_staleness
             records = exchange.collect(
-                policy.name,
-                [item.prompt_id for item in items],
-                policy.probe.needs,
-                limit=peers,
-                max_staleness=config.exchange.max_staleness,
-                round=round,
+                policy.name, wanted, policy.probe.needs, peers, stale, round=round
             )
         with clock("credit"):
             assignment = assign(
@@ -154,20 +138,6 @@ def play(
         rows.append(row | assignment.counts | figures | received(exchange, policy.name, round))
     exchange.drop_before(max(0, round - config.exchange.max_staleness))
     return rows
-
-
-def _restore(run: RunFolder, policies: Sequence[Policy], exchange: Exchange, /) -> int:
-    """Go back to the last checkpoint; returns the rounds done."""
-    path = checkpoint.latest(run.checkpoints) if run.resumed else None
-    if path is None:
-        run.rewind({})
-        exchange.rollback(0)
-        return 0
-    state = checkpoint.load(path, policies)
-    run.rewind(state.positions)
-    exchange.restore(state.exchange)
-    exchange.rollback(state.rounds_done)
-    return state.rounds_done
 
 
 def _evaluate(

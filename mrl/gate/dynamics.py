@@ -70,8 +70,8 @@ def dynamics_rung(
     Returns
     -------
     Rung
-        The share of collapsed runs of every policy; for one whose rule claims support, the mean
-        gain over GRPO on its rescue set, paired by seed.
+        The share of collapsed runs of every policy; for one whose rule claims support, the gain
+        over GRPO on its rescue set, averaged over the steps of toy training and paired by seed.
     """
     frames = {}
     for label, arm in arms_of(run).items():
@@ -80,17 +80,20 @@ def dynamics_rung(
     checks: list[Check] = []
     figures: dict[str, Any] = {}
     notes: list[str] = []
+    sums_of: dict[str, Any] = {
+        label: dynamics.summary(frame).to_dict("index") for label, frame in frames.items()
+    }
     claims = [run.probe_of(policy).claims_support for policy in run.policies]
     gains = [_gains(frames, i, run.seed) for i in range(len(run.policies))]
     tried = [i for i, gain in enumerate(gains) if claims[i] and not math.isnan(gain[BASE][0])]
     for i, policy in enumerate(run.policies):
-        sums = {label: dynamics.summary(frame, seed=0).loc[i] for label, frame in frames.items()}
+        sums = {label: sums_of[label][i] for label in frames}
         share = float(sums[PROBE]["collapse_share"])
         name = f"{policy.name}: share of collapsed runs"
         checks.append(Check.at_most(name, share, run.gate.max_collapse))
         # A policy that is weak nowhere cannot be rescued; one of the claimants must be.
         if i in tried or (claims[i] and not tried):
-            name = f"{policy.name}: gain over GRPO on the rescue set"
+            name = f"{policy.name}: mean gain over GRPO on the rescue set"
             checks.append(Check.at_least(name, gains[i][BASE][0], run.gate.min_rescue_gain))
         arms = {label: _figures(row) for label, row in sums.items()}
         figures[policy.name] = {"arms": arms, "gain_over": gains[i]}
@@ -142,12 +145,12 @@ def _gains(
     frames: Mapping[str, pd.DataFrame], policy: int, seed: int, /
 ) -> dict[str, tuple[float, float, float]]:
     """Mean gain on the rescue set over each other arm, with its 95% bootstrap interval."""
-    last = {label: _last(frame, policy) for label, frame in frames.items()}
+    means = {label: _while_learning(frame, policy) for label, frame in frames.items()}
     gains = {}
     for label in frames:
         if label == PROBE:
             continue
-        gain = last[PROBE] - last[label]
+        gain = means[PROBE] - means[label]
         low, high = (math.nan, math.nan)
         if np.isfinite(gain).all():
             low, high = bootstrap_interval(gain, derive(seed, "gate", "bootstrap"))
@@ -155,13 +158,18 @@ def _gains(
     return gains
 
 
-def _last(frame: pd.DataFrame, policy: int, /) -> np.ndarray:
-    """Final value on the rescue set of each seed, in order of seeds."""
-    mine = frame[(frame["policy"] == policy) & (frame["step"] == frame["step"].max())]
-    return mine.sort_values("replica")["rescue_value"].to_numpy()
+def _while_learning(frame: pd.DataFrame, policy: int, /) -> np.ndarray:
+    """Value on the rescue set, averaged over the steps of toy training, of each seed.
+
+    The final value alone would depend on when one stops: where GRPO gets there late, it shows
+    no gain in the end.
+    """
+    mine = frame[(frame["policy"] == policy) & (frame["step"] > 0)]
+    means = mine.groupby("replica", sort=True)["rescue_value"].mean()
+    return means.to_numpy(dtype=np.float64)
 
 
-def _figures(row: pd.Series, /) -> dict[str, Any]:
+def _figures(row: Mapping[str, float], /) -> dict[str, Any]:
     intervals = {
         name: [float(row[name]), float(row[f"{name}_low"]), float(row[f"{name}_high"])]
         for name in ("final_value", "rescue_value", "rescued_share", "collapse_share")
@@ -171,13 +179,15 @@ def _figures(row: pd.Series, /) -> dict[str, Any]:
 
 
 def _sentence(
-    policy: str, row: pd.Series, gains: Mapping[str, tuple[float, float, float]], /
+    policy: str, row: Mapping[str, float], gains: Mapping[str, tuple[float, float, float]], /
 ) -> str:
     text = f"{policy}: value {row['final_value']:.2f} after toy training"
     if math.isnan(gains[BASE][0]):
         return f"{text}; it has no rescue set"
-    over = (f"{label} {m:+.2f} [{low:+.2f}, {high:+.2f}]" for label, (m, low, high) in gains.items())
-    return f"{text}; gain on its rescue set over {'; '.join(over)} (95% intervals over seeds)"
+    over = (
+        f"{label} {m:+.2f} [{low:+.2f}, {high:+.2f}]" for label, (m, low, high) in gains.items()
+    )
+    return f"{text}; mean gain on its rescue set over {'; '.join(over)} (95% intervals over seeds)"
 
 
 def _blind_spots(run: RunConfig, /) -> list[str]:

@@ -10,6 +10,8 @@ import numpy as np
 from bandit import World, exact, sampling
 from bandit.moments import Moments
 from bandit.probes import GRPO, Probe
+from bandit.probes.group import Array
+from bandit.sampling import SampledMoments
 from mrl.config import PolicyConfig, RunConfig
 from mrl.errors import InputError
 from mrl.gate.certificate import Check, Rung
@@ -74,17 +76,17 @@ def estimators_rung(run: RunConfig, world: World, policy: PolicyConfig, /) -> Ru
         name = f"{policy.name}: support gain"
         checks.append(Check.at_least(name, figures["support_gain"], run.gate.min_support_gain))
     note = (
-        f"{policy.name} ({probe.kind}): stability cost {figures['stability_cost']:.3g}, "
+        f"{policy.name} ({probe.kind}): population tr Cov {figures['stability_cost']:.3g}, "
         f"{figures['relative_cost']:.3g} times GRPO's; support gain {figures['support_gain']:.3g}"
     )
     return Rung(
         tuple(checks),
-        {policy.name: {"max_z": z, **figures}},
+        {policy.name: {"max_z": z, **figures, **_simulated(drawn)}},
         (note, *_blind_spots(run, probe)),
     )
 
 
-def largest_z(moments: Moments, mean: np.ndarray, n: int, /) -> float:
+def largest_z(moments: Moments, mean: Array, n: int, /) -> float:
     """Largest ``|mean - E g| / sqrt(Var g / n)`` over contexts and arms.
 
     inf where a coordinate that never varies is off.
@@ -95,15 +97,26 @@ def largest_z(moments: Moments, mean: np.ndarray, n: int, /) -> float:
         return float(np.where(off > ROUNDING, off / np.sqrt(variance / n), 0.0).max())
 
 
+def _simulated(drawn: SampledMoments, /) -> dict[str, float]:
+    """The simulated stability cost beside the exact one, for the reader."""
+    error = float(np.sqrt(drawn.weights**4 @ np.square(drawn.covariance_trace_se)))
+    return {
+        "simulated_stability_cost": drawn.population_covariance_trace,
+        "simulated_stability_cost_error": error,
+    }
+
+
 def _axes(moments: Moments, reference: Moments, /) -> dict[str, float]:
     """The two axes for the population: tr Cov with one draw of each context, and support gain."""
     cost, base = (m.population_covariance_trace for m in (moments, reference))
     known = ~np.isnan(moments.support_gain)
-    gain = np.average(moments.support_gain[known], weights=moments.weights[known])
+    gain = float("nan")
+    if known.any():
+        gain = float(np.average(moments.support_gain[known], weights=moments.weights[known]))
     return {
         "stability_cost": cost,
         "relative_cost": cost / base if base > 0 else float("inf" if cost > 0 else "nan"),
-        "support_gain": float(gain) if known.any() else float("nan"),
+        "support_gain": gain,
     }
 
 

@@ -11,7 +11,6 @@ Source: docs/gate.md.
 """
 
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import torch
@@ -175,7 +174,9 @@ def parity_rung(run: RunConfig, world: World, /) -> Rung:
         relative = difference / largest if largest > 0 else float("nan")
         name = f"{policy.name}: gradient, trainer against bandit"
         checks += [
-            Check.at_least(f"{policy.name}: largest entry of the gradient", largest, LEAST_GRADIENT),
+            Check.at_least(
+                f"{policy.name}: largest entry of the gradient", largest, LEAST_GRADIENT
+            ),
             Check.at_most(f"{name}, largest difference", difference, BOUND),
             Check.at_most(f"{name}, relative to the largest entry", relative, BOUND),
         ]

@@ -258,8 +258,8 @@ def _content_only(spec: Spec, unknown_id: int, /) -> dict[str, Any]:
     """Specify a copy that reads every text as content.
 
     Besides the added tokens themselves their vocabulary entries and that of the unknown token go,
-    since models that look up whole words would find them. Entries that merges make or use stay: they are ordinary pieces.
-    So do single characters that are not marked special.
+    since models that look up whole words would find them. Entries that merges make or use stay:
+    they are ordinary pieces. So do single characters that are not marked special.
     """
     model = dict(spec["model"])
     merged = {part for pair in model.get("merges", ()) for part in (*pair, "".join(pair))}
