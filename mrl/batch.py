@@ -112,7 +112,7 @@ class Batch:
     @property
     def targets_NR(self) -> torch.Tensor:
         """The response tokens."""
-        return self.ids_NT[:, -self.mask_NR.shape[1] :]
+        return self.ids_NT[:, self.ids_NT.shape[1] - self.mask_NR.shape[1] :]
 
 
 def micro_batches(

@@ -32,7 +32,8 @@ class PeerTexts:
     record: dict[tuple[int, int], TextRecord] = field(default_factory=dict)
     ids: dict[tuple[int, int], tuple[int, ...]] = field(default_factory=dict)
     refused: int = 0
-    """Records whose claimed verdict the receiver's own verifier does not confirm."""
+    """Records that the receiver's own checks do not confirm: the claimed verdict or, where the
+    ratio needs them, the source tokens."""
 
 
 def assign(
@@ -76,7 +77,7 @@ def assign(
     Assignment
         Weighted rows, own and peers', and the round's counts.
     """
-    texts = _peer_texts(receiver, records, items, peers, task, reverify)
+    texts = _peer_texts(receiver, records, items, peers, task, reverify, tables)
     group = Group(
         own_rewards=own.rewards,
         **(
@@ -126,6 +127,7 @@ def _peer_texts(
     peers: Mapping[str, int],
     task: Task,
     reverify: bool,
+    tables: Mapping[str, TokenBytes],
 ) -> PeerTexts:
     """Place peers' responses in columns, check them, and spell them in the receiver's tokens."""
     names = sorted(peers)
@@ -139,6 +141,8 @@ def _peer_texts(
         if isinstance(one, TextRecord) and one.index < peers.get(one.policy_id, 0):
             texts.record[row[one.prompt_id], first[one.policy_id] + one.index] = one
     _verify(texts, items, task, reverify)
+    if getattr(receiver.probe, "ratio", None) == "block":
+        _check_tokens(texts, tables)
     _spell(texts, receiver)
     return texts
 
@@ -162,6 +166,25 @@ def _verify(texts: PeerTexts, items: Sequence[Item], task: Task, reverify: bool,
             # Without all log-probs no importance ratio can be formed.
             usable = reward is not None and not np.isnan(one.source_logprobs).any()
         texts.rewards_BM[b, m] = reward if usable else np.nan
+
+
+def _check_tokens(texts: PeerTexts, tables: Mapping[str, TokenBytes], /) -> None:
+    """Refuse rollouts whose source tokens do not spell their text: they cannot be aligned."""
+    for place, one in texts.record.items():
+        if isinstance(one, RolloutRecord) and not _spelled(one, tables.get(one.fingerprint)):
+            texts.rewards_BM[place] = np.nan
+            texts.refused += 1
+
+
+def _spelled(record: RolloutRecord, table: TokenBytes | None, /) -> bool:
+    ids = record.source_ids
+    ended = record.finish_reason == "eos"
+    if table is None or len(ids) < ended:
+        return False
+    try:
+        return table.bytes_of(ids[: len(ids) - ended]) == record.text
+    except ValueError:  # an id that this tokenizer does not have
+        return False
 
 
 def _spell(texts: PeerTexts, receiver: Policy, /) -> None:

@@ -26,8 +26,10 @@ class LossResult:
     """(group, weight) of each peer row under a ratio rule; the mean over its tokens."""
 
 
-def response_logprobs(model: Any, batch: Batch, temperature: float, /) -> torch.Tensor:
-    """Log-probabilities (N, R) of the response tokens at the sampling temperature."""
+def response_logprobs(
+    model: Any, batch: Batch, temperature: float, vocabulary: int | None = None, /
+) -> torch.Tensor:
+    """Log-probabilities (N, R) of the response tokens at the sampling distribution."""
     width = batch.mask_NR.shape[1]
     logits_NRV = model(
         input_ids=batch.ids_NT,
@@ -36,7 +38,7 @@ def response_logprobs(model: Any, batch: Batch, temperature: float, /) -> torch.
         use_cache=False,
         logits_to_keep=width + 1,
     ).logits[:, -width - 1 : -1]
-    logp_NRV = scaled_logprobs(logits_NRV, temperature)
+    logp_NRV = scaled_logprobs(logits_NRV, temperature, vocabulary)
     return logp_NRV.gather(-1, batch.targets_NR[..., None])[..., 0]
 
 

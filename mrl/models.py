@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from mrl.config import PolicyConfig
+from mrl.config import BPETokenizer, CharacterTokenizer, PolicyConfig
 from mrl.errors import InputError
 from mrl.tokens.recipes import bpe_tokenizer, character_tokenizer
 
@@ -23,17 +23,8 @@ def load_tokenizer(config: PolicyConfig, /) -> Any:
     from transformers import AutoTokenizer
 
     section = config.tokenizer
-    if section is not None and section.kind == "characters":
-        return character_tokenizer(section.alphabet)
-    if section is not None and section.kind == "bpe":
-        try:
-            lines = Path(section.path).read_text(encoding="utf-8").splitlines()
-        except OSError as error:
-            raise InputError(
-                f"policy {config.name!r}: cannot read tokenizer text {section.path}: "
-                f"{error.strerror}"
-            ) from None
-        return bpe_tokenizer(lines, section.vocab_size)
+    if section is not None and section.kind != "pretrained":
+        return _made_tokenizer(config.name, section)
     path = section.path if section is not None else config.model.path  # type: ignore[union-attr]
     try:
         tokenizer = AutoTokenizer.from_pretrained(path)
@@ -48,6 +39,21 @@ def load_tokenizer(config: PolicyConfig, /) -> Any:
             "set eos_token in its tokenizer_config.json"
         )
     return tokenizer
+
+
+def _made_tokenizer(name: str, section: CharacterTokenizer | BPETokenizer, /) -> Any:
+    try:
+        if section.kind == "characters":
+            return character_tokenizer(section.alphabet)
+        lines = Path(section.path).read_text(encoding="utf-8").splitlines()
+        return bpe_tokenizer(lines, section.vocab_size)
+    except OSError as error:
+        raise InputError(
+            f"policy {name!r}: cannot read tokenizer text {section.path}: "  # type: ignore[union-attr]
+            f"{error.strerror}; expected a text file, one text a line"
+        ) from None
+    except ValueError as error:
+        raise InputError(f"policy {name!r}: no tokenizer could be built: {error}") from None
 
 
 def load_model(config: PolicyConfig, tokenizer: Any, /, *, seed: int) -> Any:

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from bandit.probes import Probe, RatioRule, effective_sample_size
-from mrl.batch import Assignment, Row, collate, micro_batches
+from mrl.batch import Assignment, Batch, Row, collate, micro_batches
 from mrl.config import (
     ObjectiveConfig,
     OptimizerConfig,
@@ -21,7 +21,7 @@ from mrl.config import (
 from mrl.errors import InputError, RunError
 from mrl.loss import LossResult, response_logprobs, token_loss
 from mrl.rollout import Rollout
-from mrl.rollout.hf import sample
+from mrl.rollout.hf import Sampled, sample
 from mrl.seeds import derive
 from mrl.tasks import Item
 from mrl.tokens import ContentEncoder, Unrepresentable, is_canonical_batch, retokenize_batch
@@ -89,22 +89,33 @@ class Policy:
         Raises
         ------
         InputError
-            If prompt and longest response do not fit the model's context.
+            If the tokenizer cannot render the prompt, or prompt and longest response do not fit
+            the model's context.
         """
         if item.prompt_id not in self._prompts:
-            chat = self.template == "chat" or (
-                self.template == "auto" and self.tokenizer.chat_template is not None
-            )
-            if chat:
-                text = self.tokenizer.apply_chat_template(
-                    item.messages, tokenize=False, add_generation_prompt=True
-                )
-            else:
-                text = "".join(message["content"] for message in item.messages)
-            ids = tuple(self.tokenizer(text, add_special_tokens=not chat)["input_ids"])
+            try:
+                ids = self._tokens_of(item)
+            except Exception as error:  # the tokenizers library raises nothing more specific
+                raise InputError(
+                    f"prompt {item.prompt_id} cannot be rendered by policy {self.name!r} with "
+                    f"template {self.template!r}: {error}; expected a question that its tokenizer "
+                    "can spell and, for 'chat', a tokenizer with a chat template"
+                ) from None
             self._check_prompt(item, ids)
             self._prompts[item.prompt_id] = ids
         return self._prompts[item.prompt_id]
+
+    def _tokens_of(self, item: Item, /) -> tuple[int, ...]:
+        chat = self.template == "chat" or (
+            self.template == "auto" and self.tokenizer.chat_template is not None
+        )
+        if chat:
+            text = self.tokenizer.apply_chat_template(
+                item.messages, tokenize=False, add_generation_prompt=True
+            )
+        else:
+            text = "".join(message["content"] for message in item.messages)
+        return tuple(self.tokenizer(text, add_special_tokens=not chat)["input_ids"])
 
     def _check_prompt(self, item: Item, ids: tuple[int, ...], /) -> None:
         if not ids:
@@ -129,7 +140,9 @@ class Policy:
             pad_id=self.pad_id,
             generator=torch.Generator(self.device).manual_seed(seed),
             batch=self.sampling.batch,
+            vocabulary=len(self.table),
         )
+        self._check_samples(groups)
         return [
             [
                 Rollout(one.ids, one.logprobs, one.finished, self.text(one.ids, one.finished))
@@ -137,6 +150,15 @@ class Policy:
             ]
             for group in groups
         ]
+
+    def _check_samples(self, groups: Sequence[Sequence[Sampled]], /) -> None:
+        """Single missing log-probs are left out of the loss; none at all is a broken model."""
+        if all(np.isnan(one.logprobs).all() for group in groups for one in group):
+            raise RunError(
+                f"policy {self.name!r}: no sampled token has a finite log-probability, so its "
+                "weights are not finite or far too large; lower the learning rate and start from "
+                "weights that were sound"
+            )
 
     def text(self, ids: Sequence[int], finished: bool, /) -> bytes:
         """Bytes of a response without its end token."""
@@ -161,10 +183,14 @@ class Policy:
         for start in range(0, len(rows), self.sampling.batch):
             chunk = list(rows[start : start + self.sampling.batch])
             batch = collate(chunk, [1.0] * len(chunk), self.pad_id, self.device)
-            logprobs = response_logprobs(self.model, batch, self.sampling.temperature)
+            logprobs = self._logprobs(batch)
             values = logprobs.double().cpu().numpy()
             out += [values[i, : len(row.response)] for i, row in enumerate(chunk)]
         return out
+
+    def _logprobs(self, batch: Batch, /) -> torch.Tensor:
+        """Log-probabilities of a batch at the distribution that `generate` samples from."""
+        return response_logprobs(self.model, batch, self.sampling.temperature, len(self.table))
 
     def update(self, assignment: Assignment, /) -> dict[str, Any]:
         """Take the round's gradient steps; returns what they showed.
@@ -206,7 +232,7 @@ class Policy:
         total, results = 0.0, []
         for batch in micro_batches(assignment, self.objective, self.pad_id, self.device):
             result = token_loss(
-                response_logprobs(self.model, batch, self.sampling.temperature),
+                self._logprobs(batch),
                 batch,
                 assignment.ratio,
                 clip_low=self.objective.clip_low,

@@ -58,7 +58,8 @@ def study(run: RunConfig, output: Path, /, *, console: Console | None = None) ->
     Raises
     ------
     InputError
-        If the gate's settings do not fit the run, or `output` cannot be written.
+        If the gate's settings do not fit the run or leave a receiver without a support gain, or
+        `output` cannot be written.
     """
     world = gate_world(run)
     _make(output)
@@ -66,6 +67,11 @@ def study(run: RunConfig, output: Path, /, *, console: Console | None = None) ->
     for policy in run.policies:
         plane = receiver_plane(run, world, policy)
         population = tradeoff.aggregate(plane)
+        if population["support_gain"].isna().all():
+            raise InputError(
+                f"policy {policy.name!r} has no support gain: it never succeeds in the gate's "
+                "world; set gate.success above 0 on some kind of prompt"
+            )
         for frame in (plane, population):
             frame.insert(0, "receiver", policy.name)
         planes.append(plane)

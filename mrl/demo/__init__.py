@@ -5,15 +5,16 @@ each, measures where they stand, places every sharing rule on the plane of that 
 through the gate, trains with it, and sets what came out beside what was predicted.
 """
 
+import itertools
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 from rich.console import Console
 
-from mrl.config import RunConfig
+from mrl.config import RunConfig, load
 from mrl.demo import models as warmed
+from mrl.demo.gating import failures, gate_job, stored_certificate
 from mrl.demo.jobs import Job, run_jobs
 from mrl.demo.picture import planes
 from mrl.demo.plan import FULL, POLICIES, QUICK, SKILLS, Mode, Plan, Regime, pair_config, run_config
@@ -38,29 +39,16 @@ def run_demo(*, quick: bool, output: Path, console: Console) -> pd.DataFrame:
 
 
 def carry_out(plan: Plan, output: Path, console: Console, /) -> pd.DataFrame:
-    """Everything in `plan`, in order: task, warm-up, prediction and gate, training, results."""
+    """Everything in `plan`, in order: task, warm-up, prediction and gate, training, results.
+
+    Task and warmed-up models are shared by all plans with this output, the rest is the plan's own.
+    """
     try:
         files = write_task(output / "data")
     except OSError as error:
         raise InputError(f"cannot write to {output}: {error.strerror}") from None
-    pairs = [(regime, seed) for regime in plan.regimes for seed in plan.seeds]
-    models = output / "models"
-    run_jobs(
-        [
-            Job(
-                f"{regime.key} {seed} {name}", warmed.WARM_UP[name]["steps"], warmed.make, arguments
-            )
-            for regime, seed in pairs
-            for name in POLICIES
-            if (arguments := (name, regime, seed, files, models))
-            and not warmed.is_ready(
-                warmed.folder_of(models, regime, seed) / name,
-                warmed.made_with(name, regime, seed, files),
-            )
-        ],
-        console,
-        title="warm-up",
-    )
+    models, output = output / "models", output / plan.name
+    run_jobs(_warm_ups(plan, files, models), console, title="warm-up")
     settings = _settings(plan, files, models, output, console)
     prediction = pd.concat(
         predict(
@@ -72,21 +60,18 @@ def carry_out(plan: Plan, output: Path, console: Console, /) -> pd.DataFrame:
         ).assign(regime=regime.key)
         for regime in plan.regimes
     )
-    verdicts, settings = _gate(plan, settings, console)
-    run_jobs(
-        [
-            Job(
-                config.name,
-                config.rounds,
-                _train,
-                (config, verdicts[regime.key][mode.key] != "yes"),
-            )
-            for mode, regime, _, config in settings
-            if not _finished(config)
-        ],
-        console,
-        title="training",
-    )
+    verdicts, settings = _gate(settings, output / "certificates", console)
+    jobs = [
+        Job(
+            config.name,
+            config.rounds,
+            _train,
+            (config, verdicts[regime.key, mode.key] == "refused"),
+        )
+        for mode, regime, _, config in settings
+        if not _finished(config)
+    ]
+    run_jobs(jobs, console, title="training")
     runs = [(mode, regime, seed, RunFolder(config)) for mode, regime, seed, config in settings]
     results = collect(runs)
     summary = summarise(results)
@@ -95,12 +80,24 @@ def carry_out(plan: Plan, output: Path, console: Console, /) -> pd.DataFrame:
         output / "summary.csv", index=False
     )
     for regime in plan.regimes:
-        console.print(table(summary, prediction, verdicts[regime.key], plan, regime))
+        console.print(table(summary, prediction, verdicts, plan, regime))
     figure = planes(summary, prediction, plan.modes, plan.regimes)
     for ending in ("png", "svg"):
         figure.savefig(output / f"planes.{ending}", dpi=160)
     _report([folder.path for *_, folder in runs], output, console)
     return summary
+
+
+def _warm_ups(plan: Plan, files: TaskFiles, models: Path, /) -> list[Job]:
+    """The warm-ups that are not there yet."""
+    jobs = []
+    for regime, seed, name in itertools.product(plan.regimes, plan.seeds, POLICIES):
+        how = plan.warm_up[name]
+        home = warmed.folder_of(models, regime, seed) / name
+        if not warmed.is_ready(home, warmed.made_with(name, how, regime, seed, files)):
+            arguments = (name, how, regime, seed, files, models)
+            jobs.append(Job(f"{regime.key} {name} {seed}", how.steps, warmed.make, arguments))
+    return jobs
 
 
 def _settings(
@@ -116,7 +113,7 @@ def _settings(
         for seed in plan.seeds:
             pair = warmed.folder_of(models, regime, seed)
             for mode in plan.modes:
-                config = run_config(mode, regime, seed, files, pair, output / "runs", success)
+                config = run_config(plan, mode, regime, seed, files, pair, output / "runs", success)
                 out.append((mode, regime, seed, config))
     return out
 
@@ -131,9 +128,7 @@ def _measure(
 
     found = []
     for seed in seeds:
-        config = pair_config(
-            files, warmed.folder_of(models, regime, seed), seed=seed, output=models
-        )
+        config = pair_config(files, warmed.folder_of(models, regime, seed), seed=seed)
         task = load_task(config.task, seed)
         policies = [build_policy(one, config, seed=seed) for one in config.policies]
         rows = evaluate(policies, task, config.evaluation, round=0, seed=seed).rows
@@ -145,33 +140,43 @@ def _measure(
 
 
 def _gate(
-    plan: Plan, settings: list[Settings], console: Console, /
-) -> tuple[dict[str, dict[str, str]], list[Settings]]:
-    """Put each rule through the gate in each regime; hand its certificate to its runs."""
-    from mrl.gate import run_gate
+    settings: list[Settings], folder: Path, console: Console, /
+) -> tuple[dict[tuple[str, str], str], list[Settings]]:
+    """Put each rule that uses peers through the gate, and hand its certificate to its runs.
 
-    verdicts: dict[str, dict[str, str]] = {regime.key: {} for regime in plan.regimes}
-    certificates: dict[tuple[str, str], dict[str, Any]] = {}
-    for mode, regime, _, config in settings:
-        if mode.key in verdicts[regime.key]:
-            continue
-        console.print(f"gate: {mode.label}; {regime.label}")
-        certificate = run_gate(config, console=console)
-        verdicts[regime.key][mode.key] = "yes" if certificate.passed else "no"
-        if certificate.passed:
-            certificates[mode.key, regime.key] = certificate.to_dict()
-    return verdicts, [
-        (
-            mode,
-            regime,
-            seed,
-            config.model_copy(update={"certificate": certificates.get((mode.key, regime.key))}),
-        )
-        for mode, regime, seed, config in settings
-    ]
+    Returns the verdict of each (regime, mode): "passed", "refused", or "-" where nothing is shared.
+    """
+    paths = {
+        (regime.key, mode.key): folder / f"{regime.key}-{mode.key}.json"
+        for mode, regime, _, config in settings
+        if config.probe.needs
+    }
+    first = {(regime.key, mode.key): config for mode, regime, _, config in reversed(settings)}
+    jobs = [gate_job(first[key], path) for key, path in paths.items()]
+    run_jobs([job for job in jobs if job is not None], console, title="gate")
+    verdicts: dict[tuple[str, str], str] = {}
+    certified: list[Settings] = []
+    for mode, regime, seed, config in settings:
+        key = regime.key, mode.key
+        certificate = stored_certificate(paths[key]) if key in paths else None
+        passed = certificate is None or certificate["passed"]
+        if key not in verdicts and certificate is not None and not passed:
+            console.print(f"gate refuses {mode.label} ({regime.label}); trained unvalidated:")
+            for failure in failures(certificate):
+                console.print(f"  {failure}", markup=False, highlight=False, soft_wrap=True)
+        verdicts[key] = "-" if certificate is None else "passed" if passed else "refused"
+        update = {"certificate": certificate if passed else None}
+        certified.append((mode, regime, seed, config.model_copy(update=update)))
+    return verdicts, certified
 
 
 def _finished(config: RunConfig, /) -> bool:
+    """Whether the run is there; a run of other settings in its place is an error."""
+    stored = config.folder / "config.yaml"
+    if stored.exists() and load(stored) != config:
+        raise InputError(
+            f"{config.folder} holds a run of other settings; remove it or choose another output"
+        )
     return bool(read_status(config.folder).get("status") == "finished")
 
 

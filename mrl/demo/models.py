@@ -3,20 +3,16 @@
 import json
 import os
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from mrl.demo.plan import OWN_SKILL, Regime, pair_config
+from mrl.demo.plan import OWN_SKILL, Regime, WarmUp, pair_config
 from mrl.demo.skills import TaskFiles
 from mrl.demo.warmup import warm_up
 from mrl.policy import build_policy, save_weights
 from mrl.seeds import derive
 from mrl.tasks import load_task
-
-WARM_UP: dict[str, dict[str, Any]] = {
-    "chars": {"steps": 600, "batch": 64, "lr": 4e-3},
-    "bpe": {"steps": 900, "batch": 64, "lr": 4e-3},
-}
 
 
 def folder_of(models: Path, regime: Regime, seed: int, /) -> Path:
@@ -24,16 +20,18 @@ def folder_of(models: Path, regime: Regime, seed: int, /) -> Path:
     return models / f"{regime.key}-seed{seed}"
 
 
-def made_with(name: str, regime: Regime, seed: int, files: TaskFiles, /) -> dict[str, Any]:
+def made_with(
+    name: str, how: WarmUp, regime: Regime, seed: int, files: TaskFiles, /
+) -> dict[str, Any]:
     """Everything a warmed-up model depends on, in plain JSON types."""
-    config = pair_config(files, None, seed=seed, output=Path())
+    config = pair_config(files, None, seed=seed)
     (policy,) = (one for one in config.policies if one.name == name)
     settings = {
         "model": policy.model.model_dump(),
         "tokenizer": policy.tokenizer.model_dump(exclude={"path"}) if policy.tokenizer else None,
         "other_share": regime.other_share,
         "seed": seed,
-        **WARM_UP[name],
+        **asdict(how),
     }
     plain: dict[str, Any] = json.loads(json.dumps(settings))
     return plain
@@ -50,6 +48,7 @@ def is_ready(home: Path, settings: dict[str, Any], /) -> bool:
 
 def make(
     name: str,
+    how: WarmUp,
     regime: Regime,
     seed: int,
     files: TaskFiles,
@@ -57,13 +56,9 @@ def make(
     progress: Callable[[int], None],
     /,
 ) -> None:
-    """Warm one policy up, unless it is there already; written aside, then renamed."""
+    """Warm one policy up and keep it; the note of what it was made with is written last."""
     home = folder_of(models, regime, seed) / name
-    settings = made_with(name, regime, seed, files)
-    if is_ready(home, settings):
-        progress(WARM_UP[name]["steps"])
-        return
-    config = pair_config(files, None, seed=seed, output=models)
+    config = pair_config(files, None, seed=seed)
     (section,) = (one for one in config.policies if one.name == name)
     policy = build_policy(section, config, seed=derive(seed, "init", name))
     items = load_task(config.task, seed).train
@@ -76,9 +71,10 @@ def make(
         other_share=regime.other_share,
         seed=seed,
         progress=progress,
-        **WARM_UP[name],
+        **asdict(how),
     )
     save_weights(policy, home)
     aside = home / ".made_with.partial"
+    settings = made_with(name, how, regime, seed, files)
     aside.write_text(json.dumps(settings), encoding="utf-8")
     os.replace(aside, home / "made_with.json")

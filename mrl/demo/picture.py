@@ -44,7 +44,9 @@ def _predicted(axes: Axes, frame: pd.DataFrame, modes: Sequence[Mode], /) -> Non
             row["relative_cost"], row["support_gain"], MARKERS[i], color=COLOURS[i], markersize=7
         )
     axes.axhline(0, color="0.7", linewidth=0.8, zorder=0)
-    axes.set(xscale="log", xlabel="stability cost relative to GRPO", ylabel="support gain $U$")
+    if any(row["relative_cost"] > 0 for row in means.values()):
+        axes.set_xscale("log")
+    axes.set(xlabel="stability cost relative to GRPO", ylabel="support gain $U$")
 
 
 def _measured(axes: Axes, frame: pd.DataFrame, modes: Sequence[Mode], /) -> None:

@@ -32,12 +32,28 @@ class Regime:
 
 
 @dataclass(frozen=True)
+class WarmUp:
+    """Supervised steps of one policy before it meets the other."""
+
+    steps: int
+    batch: int
+    lr: float
+
+
+WARM_UP = {"chars": WarmUp(600, 64, 4e-3), "bpe": WarmUp(900, 64, 3e-3)}
+
+
+@dataclass(frozen=True)
 class Plan:
     """Everything that one call of the demo runs."""
 
+    name: str
     modes: tuple[Mode, ...]
     regimes: tuple[Regime, ...]
     seeds: tuple[int, ...]
+    warm_up: Mapping[str, WarmUp] = field(default_factory=lambda: WARM_UP)
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """Settings of the runs that differ from the shipped configuration."""
 
 
 GRPO = Mode("grpo", "GRPO alone", {"kind": "grpo"}, {"peers": 0})
@@ -53,8 +69,8 @@ CONTROLS = (
 APART = Regime("apart", "no item of the other skill in the warm-up", 0.0)
 MIXED = Regime("mixed", "2% of the other skill in the warm-up", 0.02)
 
-QUICK = Plan((GRPO, XGRPO, PRP_NONE, SGT), (APART,), (0,))
-FULL = Plan((GRPO, XGRPO, PRP, PRP_NONE, SGT, *CONTROLS), (APART, MIXED), (0, 1, 2))
+QUICK = Plan("quick", (GRPO, XGRPO, PRP_NONE, SGT), (APART,), (0,))
+FULL = Plan("full", (GRPO, XGRPO, PRP, PRP_NONE, SGT, *CONTROLS), (APART, MIXED), (0, 1, 2))
 
 POLICIES = ("chars", "bpe")
 OWN_SKILL = dict(zip(POLICIES, SKILLS, strict=True))
@@ -67,11 +83,9 @@ def base() -> dict[str, Any]:
     return values
 
 
-def pair_config(
-    files: TaskFiles, models: Path | None, /, *, seed: int, output: Path, **settings: Any
-) -> RunConfig:
+def pair_config(files: TaskFiles, models: Path | None, /, **settings: Any) -> RunConfig:
     """The pair's configuration; with `models`, policies start from the weights stored there."""
-    values = base() | {"seed": seed, "output": str(output)} | settings
+    values = base() | settings
     values["task"] |= {"path": str(files.train), "eval_path": str(files.heldout)}
     for policy in values["policies"]:
         if policy["tokenizer"]["kind"] == "bpe":
@@ -83,6 +97,7 @@ def pair_config(
 
 
 def run_config(
+    plan: Plan,
     mode: Mode,
     regime: Regime,
     seed: int,
@@ -93,14 +108,17 @@ def run_config(
     /,
 ) -> RunConfig:
     """The configuration of one run."""
-    values = base()
+    values = base() | dict(plan.settings)
     return pair_config(
         files,
         models,
-        seed=seed,
-        output=output,
-        name=f"{regime.key}-{mode.key}-seed{seed}",
-        probe=dict(mode.probe),
-        group=values["group"] | dict(mode.group),
-        gate=values["gate"] | {"success": success},
+        **dict(plan.settings)
+        | {
+            "seed": seed,
+            "output": str(output),
+            "name": f"{regime.key}-{mode.key}-seed{seed}",
+            "probe": dict(mode.probe),
+            "group": values["group"] | dict(mode.group),
+            "gate": values["gate"] | {"success": success},
+        },
     )

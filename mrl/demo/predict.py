@@ -2,13 +2,12 @@
 
 from collections.abc import Sequence
 
-import numpy as np
 import pandas as pd
 
-from bandit import World, exact
+from bandit import exact
 from bandit.probes import GRPO
 from mrl.config import RunConfig
-from mrl.demo.plan import POLICIES, Mode
+from mrl.demo.plan import POLICIES, Mode, base
 from mrl.gate.worlds import gate_world
 
 
@@ -25,44 +24,28 @@ def predict(modes: Sequence[tuple[Mode, RunConfig]], /) -> pd.DataFrame:
     rows = []
     for mode, config in modes:
         world = gate_world(config)
+        size = base()["group"]["own"]
         for receiver, name in enumerate(POLICIES):
-            cost, gain, cosine = _place(world, config, receiver)
-            reference, _, _ = _place(
+            peers = {POLICIES.index(one): n for one, n in config.peers_of(name).items()}
+            moments = exact.moments(
                 world,
-                config.model_copy(
-                    update={
-                        "probe": GRPO(),
-                        "group": config.group.model_copy(
-                            update={"own": 8, "peers": 0, "redraws": 0}
-                        ),
-                    }
-                ),
-                receiver,
+                config.probe,
+                receiver=receiver,
+                own=config.group.own,
+                peers=peers,
+                redraws=config.group.redraws,
             )
+            alone = exact.moments(world, GRPO(), receiver=receiver, own=size, peers=0)
+            cost, reference = moments.covariance_trace.mean(), alone.covariance_trace.mean()
             other = 1 - receiver  # kinds of prompt stand in the order of the policies' skills
             rows.append(
                 {
                     "mode": mode.key,
                     "policy": name,
-                    "relative_cost": float(cost.mean() / reference.mean()),
-                    "support_gain": float(gain[other]),
-                    "cosine_own": float(cosine[receiver]),
-                    "cosine_peer": float(cosine[other]),
+                    "relative_cost": float(cost / reference) if reference > 0 else float("nan"),
+                    "support_gain": float(moments.support_gain[other]),
+                    "cosine_own": float(moments.bias_cosine[receiver]),
+                    "cosine_peer": float(moments.bias_cosine[other]),
                 }
             )
     return pd.DataFrame(rows)
-
-
-def _place(
-    world: World, config: RunConfig, receiver: int, /
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    peers = config.peers_of(POLICIES[receiver])
-    moments = exact.moments(
-        world,
-        config.probe,
-        receiver=receiver,
-        own=config.group.own,
-        peers={POLICIES.index(name): n for name, n in peers.items()},
-        redraws=config.group.redraws,
-    )
-    return moments.covariance_trace, moments.support_gain, moments.bias_cosine

@@ -92,7 +92,7 @@ def summarise(results: pd.DataFrame, /, *, level: float = 0.95) -> pd.DataFrame:
 def table(
     summary: pd.DataFrame,
     prediction: pd.DataFrame,
-    gate: dict[str, str],
+    gate: dict[tuple[str, str], str],
     plan: Plan,
     regime: Regime,
     /,
@@ -130,7 +130,7 @@ def table(
             cells += [_cell(measured[mode.key, policy, skill]) for skill in ("own", "peer")]
             where = placed[mode.key, policy]
             cells += [f"{where['relative_cost']:.2f}", f"{where['support_gain']:.2g}"]
-        out.add_row(mode.label, gate[mode.key], *cells)
+        out.add_row(mode.label, gate[regime.key, mode.key], *cells)
     return out
 
 

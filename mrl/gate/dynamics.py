@@ -27,7 +27,7 @@ MORE_OWN, REDRAWN = "GRPO, G+M own", "GRPO, dynamic sampling"
 
 
 @dataclass(frozen=True)
-class Arm:
+class Treatment:
     """What is trained: a sharing rule for each policy, and how many rollouts it gets."""
 
     probes: tuple[Probe, ...]
@@ -35,7 +35,7 @@ class Arm:
     redraws: int
 
 
-def arms_of(run: RunConfig, /) -> dict[str, Arm]:
+def treatments_of(run: RunConfig, /) -> dict[str, Treatment]:
     """The run's rules, GRPO with the same groups, and the controls.
 
     The controls spend what sharing spends: G + M own rollouts, with M of the policy that sees
@@ -46,17 +46,17 @@ def arms_of(run: RunConfig, /) -> dict[str, Arm]:
     alone = tuple(GRPO(scale=p.scale, ddof=p.ddof, eps=p.eps) for p in probes)
     shared = max(sum(run.peers_of(policy.name).values()) for policy in run.policies)
     return {
-        PROBE: Arm(probes, own, redraws),
-        BASE: Arm(alone, own, redraws),
-        MORE_OWN: Arm(alone, own + shared, redraws),
-        REDRAWN: Arm(alone, own, max(redraws, math.ceil(shared / own))),
+        PROBE: Treatment(probes, own, redraws),
+        BASE: Treatment(alone, own, redraws),
+        MORE_OWN: Treatment(alone, own + shared, redraws),
+        REDRAWN: Treatment(alone, own, max(redraws, math.ceil(shared / own))),
     }
 
 
 def dynamics_rung(
     run: RunConfig, world: World, /, *, advance: Callable[[], None] = lambda: None
 ) -> Rung:
-    """Train all arms and hold collapse and rescue against the gate's thresholds.
+    """Train all treatments and hold collapse and rescue against the gate's thresholds.
 
     Parameters
     ----------
@@ -65,7 +65,7 @@ def dynamics_rung(
     world : World
         The gate's world.
     advance : callable
-        Called as each arm of `arms_of` is done.
+        Called as each treatment of `treatments_of` is done.
 
     Returns
     -------
@@ -74,8 +74,8 @@ def dynamics_rung(
         over GRPO on its rescue set, averaged over the steps of toy training and paired by seed.
     """
     frames = {}
-    for label, arm in arms_of(run).items():
-        frames[label] = _train(run, world, arm)
+    for label, treatment in treatments_of(run).items():
+        frames[label] = _train(run, world, treatment)
         advance()
     checks: list[Check] = []
     figures: dict[str, Any] = {}
@@ -89,14 +89,14 @@ def dynamics_rung(
     for i, policy in enumerate(run.policies):
         sums = {label: sums_of[label][i] for label in frames}
         share = float(sums[PROBE]["collapse_share"])
-        name = f"{policy.name}: share of collapsed runs"
+        name = f"{policy.name}: collapsed share"
         checks.append(Check.at_most(name, share, run.gate.max_collapse))
         # A policy that is weak nowhere cannot be rescued; one of the claimants must be.
         if i in tried or (claims[i] and not tried):
-            name = f"{policy.name}: mean gain over GRPO on the rescue set"
+            name = f"{policy.name}: rescue gain over GRPO"
             checks.append(Check.at_least(name, gains[i][BASE][0], run.gate.min_rescue_gain))
-        arms = {label: _figures(row) for label, row in sums.items()}
-        figures[policy.name] = {"arms": arms, "gain_over": gains[i]}
+        treatments = {label: _figures(row) for label, row in sums.items()}
+        figures[policy.name] = {"treatments": treatments, "gain_over": gains[i]}
         notes.append(_sentence(policy.name, sums[PROBE], gains[i]))
     if any(claims) and not tried:
         notes.append(
@@ -107,8 +107,8 @@ def dynamics_rung(
     return Rung(tuple(checks), figures, (*notes, *_blind_spots(run)))
 
 
-def _train(run: RunConfig, world: World, arm: Arm, /) -> pd.DataFrame:
-    """Toy runs of one arm, each policy read from runs with its own optimizer and clip.
+def _train(run: RunConfig, world: World, treatment: Treatment, /) -> pd.DataFrame:
+    """Toy runs of one treatment, each policy read from runs with its own optimizer and clip.
 
     `bandit.dynamics` has one optimizer for all policies; where the run has several, all policies
     are trained with each of them in turn.
@@ -122,16 +122,16 @@ def _train(run: RunConfig, world: World, arm: Arm, /) -> pd.DataFrame:
         if key not in frames:
             frames[key] = dynamics.run(
                 world,
-                arm.probes,
+                treatment.probes,
                 steps=run.gate.steps,
                 lr=run.gate.lr,
-                own=arm.own,
+                own=treatment.own,
                 peers={index[k]: n for k, n in peers.items()} if isinstance(peers, dict) else peers,
                 replicas=run.gate.replicas,
                 seed=derive(run.seed, "gate", "dynamics"),
                 optimizer=KINDS[policy.optimizer.kind],
                 max_norm=policy.optimizer.max_grad_norm,
-                redraws=arm.redraws,
+                redraws=treatment.redraws,
             )
         parts.append(frames[key][frames[key]["policy"] == i])
     return pd.concat(parts)
@@ -144,7 +144,7 @@ def _setting(optimizer: OptimizerConfig, /) -> tuple[str, float | None]:
 def _gains(
     frames: Mapping[str, pd.DataFrame], policy: int, seed: int, /
 ) -> dict[str, tuple[float, float, float]]:
-    """Mean gain on the rescue set over each other arm, with its 95% bootstrap interval."""
+    """Mean gain on the rescue set over each other treatment, with its 95% bootstrap interval."""
     means = {label: _while_learning(frame, policy) for label, frame in frames.items()}
     gains = {}
     for label in frames:

@@ -68,9 +68,9 @@ def estimators_rung(run: RunConfig, world: World, policy: PolicyConfig, /) -> Ru
     drawn = sampling.moments(world, probe, **sizes, n=run.gate.draws, seed=seed)
     z = largest_z(moments, drawn.mean, run.gate.draws)
     figures = _axes(moments, reference)
-    checks = [Check.at_most(f"{policy.name}: largest |z| of the mean", z, MAX_Z)]
+    checks = [Check.at_most(f"{policy.name}: largest |z|", z, MAX_Z)]
     if run.gate.max_stability_cost is not None:
-        name = f"{policy.name}: stability cost relative to GRPO"
+        name = f"{policy.name}: cost relative to GRPO"
         checks.append(Check.at_most(name, figures["relative_cost"], run.gate.max_stability_cost))
     if run.gate.min_support_gain is not None:
         name = f"{policy.name}: support gain"

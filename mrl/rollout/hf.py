@@ -39,8 +39,15 @@ def positions(mask_BT: torch.Tensor, /) -> torch.Tensor:
     return (mask_BT.cumsum(-1) - 1).clamp_min(0)
 
 
-def scaled_logprobs(logits: torch.Tensor, temperature: float, /) -> torch.Tensor:
-    """Log-probabilities at `temperature` over the last axis, at least in float32."""
+def scaled_logprobs(
+    logits: torch.Tensor, temperature: float, vocabulary: int | None = None, /
+) -> torch.Tensor:
+    """Log-probabilities at `temperature` of the first `vocabulary` tokens, at least in float32.
+
+    A model's logits can be wider than its tokenizer's vocabulary; what lies beyond names no token
+    and must be neither sampled nor part of the sum.
+    """
+    logits = logits[..., :vocabulary]
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     return torch.log_softmax(logits / temperature, dim=-1)
 
@@ -58,6 +65,7 @@ def sample(
     pad_id: int,
     generator: torch.Generator,
     batch: int = 512,
+    vocabulary: int | None = None,
 ) -> list[list[Sampled]]:
     """Draw `n` responses for each prompt.
 
@@ -81,6 +89,8 @@ def sample(
         Source of all randomness.
     batch : int
         Rows generated at a time.
+    vocabulary : int, optional
+        Token ids below it can be sampled. Default: all that the model has logits for.
 
     Returns
     -------
@@ -95,7 +105,7 @@ def sample(
         for start in range(0, len(prompts), step):
             chunk = prompts[start : start + step]
             ids_NT, logprobs_NT, lengths_N, finished_N = _sample_chunk(
-                model, chunk, n, max_tokens, temperature, eos_id, pad_id, generator
+                model, chunk, n, max_tokens, temperature, eos_id, pad_id, generator, vocabulary
             )
             rows = iter(_responses(ids_NT, logprobs_NT, lengths_N, finished_N))
             out.extend([next(rows) for _ in range(n)] for _ in chunk)
@@ -113,6 +123,7 @@ def _sample_chunk(
     eos_id: int | None,
     pad_id: int,
     generator: torch.Generator,
+    vocabulary: int | None,
 ) -> tuple[torch.Tensor, ...]:
     device = next(model.parameters()).device
     ids_BP, mask_BP = left_pad(prompts, pad_id, device)
@@ -136,7 +147,7 @@ def _sample_chunk(
     finished_N = torch.zeros(rows, dtype=torch.bool, device=device)
     live = torch.arange(rows, device=device)
     for t in range(max_tokens):
-        logp_NV = scaled_logprobs(logits_NV, temperature)
+        logp_NV = scaled_logprobs(logits_NV, temperature, vocabulary)
         # The Gumbel-max trick: one draw a row from softmax(logits / temperature).
         noise = torch.empty_like(logp_NV).exponential_(generator=generator)
         token_N = (logp_NV - noise.log()).argmax(-1)

@@ -1,0 +1,5 @@
+"""``python -m mrl``: the command line."""
+
+from mrl.cli import main
+
+main()

@@ -1,0 +1,265 @@
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rich.console import Console
+
+from bandit import exact
+from bandit.probes import probe_to_config
+from mrl.config import RunConfig, load, override, parse
+from mrl.errors import InputError, RunError
+from mrl.gate import run_gate
+from mrl.gate.certificate import check
+from mrl.gate.dynamics import MORE_OWN, REDRAWN, dynamics_rung, treatments_of
+from mrl.gate.estimators import MAX_Z, estimators_rung, largest_z
+from mrl.gate.promote import promote
+from mrl.gate.worlds import MAX_SKEW, gate_world, peers_by_index
+
+SMALL = {"arms": 6, "draws": 2000, "steps": 10, "replicas": 4}
+MODEL = {"kind": "pretrained", "path": "none"}
+
+
+def run_of(probe: dict[str, Any], policies: int = 2, **settings: Any) -> RunConfig:
+    return parse(
+        {
+            "probe": probe,
+            "task": {"kind": "jsonl", "path": "none"},
+            "policies": [{"name": name, "model": MODEL} for name in "dbca"[:policies]],
+            **settings,
+        }
+    )
+
+
+class TestWorld:
+    @given(
+        success=st.integers(1, 4).flatmap(
+            lambda n: st.lists(
+                st.lists(st.floats(0.01, 0.99), min_size=3, max_size=3), min_size=n, max_size=n
+            )
+        ),
+        arms=st.integers(4, 20),
+    )
+    @settings(max_examples=50, deadline=None)
+    def test_it_has_the_success_asked_for_and_bounded_ratios(
+        self, success: list[list[float]], arms: int
+    ) -> None:
+        run = run_of({"kind": "grpo"}, len(success), gate={"success": success, "arms": arms})
+        world = gate_world(run)
+        np.testing.assert_allclose(world.success_probability, success, rtol=1e-12)
+        assert world.n_arms == arms
+        assert (world.success.sum(-1) == 2).all()
+        mass = np.where(world.success, *(np.array(v)[..., None] for v in (success, success)))
+        mass = np.where(world.success, mass, 1 - mass)
+        ratios = world.probs[:, None] / world.probs[None]
+        bound = MAX_SKEW * mass[:, None] / mass[None]
+        assert (ratios <= bound * (1 + 1e-9)).all()
+
+    def test_policies_prefer_different_answers(self) -> None:
+        world = gate_world(run_of({"kind": "grpo"}))
+        best = np.where(world.success, world.probs, 0.0).argmax(-1)
+        assert (best[0] != best[1]).all()
+
+    def test_it_needs_one_row_a_policy(self) -> None:
+        with pytest.raises(InputError, match=r"2 rows and the run has 3 policies.*set gate.succ"):
+            gate_world(run_of({"kind": "grpo"}, 3))
+
+    def test_peers_are_found_by_position(self) -> None:
+        run = run_of({"kind": "prp"}, 3, group={"peers": {"d": 2, "c": 5}})
+        assert peers_by_index(run, "b") == {0: 2, 2: 5}
+        assert peers_by_index(run, "d") == {1: 0, 2: 5}
+
+
+class TestEstimators:
+    @pytest.mark.parametrize(
+        "probe",
+        [
+            {"kind": "grpo"},
+            {"kind": "xgrpo", "peer_share": 0.5},
+            {"kind": "prp"},
+            {"kind": "prp", "ratio": "none"},
+            {"kind": "sgt"},
+            {"kind": "nll"},
+        ],
+        ids=str,
+    )
+    @pytest.mark.parametrize("redraws", [0, 2])
+    def test_simulation_agrees_with_the_closed_forms(
+        self, probe: dict[str, Any], redraws: int
+    ) -> None:
+        run = run_of(probe, group={"redraws": redraws, "own": 4, "peers": 4})
+        for policy in run.policies:
+            assert estimators_rung(run, gate_world(run), policy).passed
+
+    def test_a_mean_that_is_off_by_ten_errors_is_seen(self) -> None:
+        run = run_of({"kind": "sgt"})
+        moments = exact.moments(gate_world(run), run.probe, own=8, peers=8)
+        error = np.sqrt(np.diagonal(moments.covariance(), axis1=1, axis2=2) / 1000)
+        for factor in (0.0, 1.0, 10.0):
+            off = moments.mean.copy()
+            off[1, 3] -= factor * error[1, 3]
+            assert largest_z(moments, off, 1000) == pytest.approx(factor, abs=1e-6)
+        assert factor > MAX_Z
+
+    def test_a_coordinate_that_never_varies_must_agree(self) -> None:
+        run = run_of({"kind": "grpo"}, gate={"success": [[0.0, 0.5], [0.5, 0.5]]})
+        moments = exact.moments(gate_world(run), run.probe, own=8, peers=8)
+        assert largest_z(moments, moments.mean, 1000) == 0.0
+        assert largest_z(moments, moments.mean + 1e-6, 1000) == float("inf")
+
+    def test_thresholds_are_held_where_set(self) -> None:
+        gate = {"max_stability_cost": 2.0, "min_support_gain": 0.001}
+        run = run_of({"kind": "grpo"}, gate=gate)
+        cost, gain = estimators_rung(run, gate_world(run), run.policies[0]).checks[1:]
+        assert (cost.value, cost.passed) == (1.0, True)
+        assert (gain.value, gain.passed) == (0.0, False)
+        run = run_of({"kind": "prp"}, gate=gate)
+        cost, gain = estimators_rung(run, gate_world(run), run.policies[0]).checks[1:]
+        assert not cost.passed
+        assert gain.passed
+
+    def test_without_thresholds_the_axes_are_reported_only(self) -> None:
+        run = run_of({"kind": "prp"})
+        rung = estimators_rung(run, gate_world(run), run.policies[1])
+        assert len(rung.checks) == 1
+        found = rung.figures["b"]
+        assert found["stability_cost"] == pytest.approx(
+            found["simulated_stability_cost"], abs=5 * found["simulated_stability_cost_error"]
+        )
+        assert found["relative_cost"] > 1
+
+    @pytest.mark.parametrize("ratio", ["block", "length_normalised"])
+    def test_it_says_that_it_cannot_tell_ratio_kinds_apart(self, ratio: str) -> None:
+        run = run_of({"kind": "prp", "ratio": ratio})
+        notes = estimators_rung(run, gate_world(run), run.policies[0]).notes
+        assert any(repr(ratio) in note and "tells nothing" in note for note in notes)
+        run = run_of({"kind": "prp"})
+        notes = estimators_rung(run, gate_world(run), run.policies[0]).notes
+        assert not any("tells nothing" in note for note in notes)
+
+    def test_groups_too_large_for_closed_forms_are_bad_input(self) -> None:
+        run = run_of(
+            {"kind": "prp"},
+            4,
+            group={"own": 40, "peers": 40},
+            gate={"success": [[0.5]] * 4},
+        )
+        with pytest.raises(InputError, match=r"'d' with group.own=40.*compositions|enumerate"):
+            estimators_rung(run, gate_world(run), run.policies[0])
+
+
+class TestDynamics:
+    def test_sgt_keeps_its_promise_with_default_settings(self) -> None:
+        run = run_of({"kind": "sgt"})
+        rung = dynamics_rung(run, gate_world(run))
+        assert rung.passed, rung.checks
+        assert [check.sense for check in rung.checks] == ["at most", "at least"] * 2
+        mean, low, high = rung.figures["d"]["gain_over"]["GRPO"]
+        assert low < mean < high
+
+    def test_a_rule_that_claims_support_and_gives_none_fails(self) -> None:
+        run = run_of({"kind": "sgt", "weight": 0.0}, gate=SMALL)
+        rung = dynamics_rung(run, gate_world(run))
+        assert [check.value for check in rung.checks] == [0.0] * 4
+        assert not rung.passed
+
+    def test_a_rule_without_that_claim_is_not_asked_for_gain(self) -> None:
+        run = run_of({"kind": "prp"}, gate=SMALL)
+        rung = dynamics_rung(run, gate_world(run))
+        assert len(rung.checks) == 2
+        assert rung.passed
+
+    def test_a_claim_that_the_world_cannot_test_does_not_pass(self) -> None:
+        run = run_of({"kind": "sgt"}, gate={**SMALL, "success": [[0.5, 0.6], [0.7, 0.4]]})
+        rung = dynamics_rung(run, gate_world(run))
+        assert not rung.passed
+        assert any("set gate.success" in note for note in rung.notes)
+
+    def test_a_policy_that_is_weak_nowhere_is_not_asked_for_gain(self) -> None:
+        run = run_of({"kind": "sgt"}, gate={**SMALL, "success": [[0.9, 0.9], [0.02, 0.9]]})
+        rung = dynamics_rung(run, gate_world(run))
+        asked = [check.name for check in rung.checks if check.sense == "at least"]
+        assert asked == ["b: rescue gain over GRPO"]
+
+    def test_unbounded_ratios_with_a_large_adam_step_collapse_and_a_small_step_does_not(
+        self,
+    ) -> None:
+        def shares(lr: float) -> list[float]:
+            gate = {"success": [[0.3], [0.9]], "arms": 40, "steps": 40, "replicas": 16, "lr": lr}
+            run = run_of({"kind": "prp"}, group={"own": 2, "peers": 2}, gate=gate)
+            rung = dynamics_rung(run, gate_world(run))
+            assert rung.passed == all(check.value <= 0.1 for check in rung.checks)
+            return [check.value for check in rung.checks]
+
+        assert max(shares(3.0)) > 0.1
+        assert max(shares(0.05)) == 0.0
+
+    def test_controls_spend_what_sharing_spends(self) -> None:
+        run = run_of({"kind": "sgt", "ddof": 0}, 3, group={"own": 8, "peers": {"d": 3, "b": 8}})
+        treatments = treatments_of(run)
+        assert treatments[MORE_OWN].own == 8 + 11
+        assert treatments[REDRAWN].redraws == 2
+        assert {p.ddof for t in treatments.values() for p in t.probes} == {0}
+
+    def test_policies_with_other_optimizers_are_judged_by_their_own(self) -> None:
+        def figures(*kinds: str) -> dict[str, Any]:
+            values = run_of({"kind": "sgt"}, gate={**SMALL, "lr": 0.5}).model_dump()
+            for policy, kind in zip(values["policies"], kinds, strict=True):
+                policy["optimizer"]["kind"] = kind
+            run = parse(values)
+            return dict(dynamics_rung(run, gate_world(run)).figures)
+
+        mixed, adam, sgd = figures("adamw", "sgd"), figures("adamw", "adamw"), figures("sgd", "sgd")
+        assert mixed == {"d": adam["d"], "b": sgd["b"]}
+        assert adam["b"] != sgd["b"]
+
+
+class TestGate:
+    def test_every_rung_is_printed_with_its_verdict(self) -> None:
+        console = Console(record=True, width=160, file=io.StringIO())
+        certificate = run_gate(run_of({"kind": "sgt"}, gate=SMALL), console=console)
+        printed = console.export_text()
+        assert list(certificate.rungs) == ["estimators", "parity", "dynamics"]
+        assert not certificate.passed
+        for rung in certificate.rungs.values():
+            for one in rung.checks:
+                assert one.name in printed
+        assert "gate passed: no" in printed
+
+    def test_the_result_is_a_function_of_configuration_and_seed(self) -> None:
+        run = run_of({"kind": "sgt"}, gate=SMALL)
+        assert run_gate(run).to_dict() == run_gate(run).to_dict()
+        other = run.model_copy(update={"seed": 1})
+        assert run_gate(run).to_dict()["rungs"] != run_gate(other).to_dict()["rungs"]
+
+
+class TestPromote:
+    def test_the_promoted_run_is_the_run_with_its_certificate(self, tmp_path: Path) -> None:
+        run = run_of({"kind": "prp", "cap": 5.0}, gate=SMALL)
+        path = tmp_path / "new" / "promoted.yaml"
+        certificate = promote(run, path)
+        promoted = load(path)
+        assert promoted.model_copy(update={"certificate": None}) == run
+        assert probe_to_config(promoted.probe) == probe_to_config(run.probe)
+        assert promoted.certificate == certificate.to_dict()
+        assert check(promoted, unvalidated=False)
+        assert [file.name for file in path.parent.iterdir()] == ["promoted.yaml"]
+        changed = parse(override(promoted.model_dump(), ["probe.cap=6.0"]))
+        with pytest.raises(InputError, match=r"policies.d.probe.cap: 5.0 -> 6.0"):
+            check(changed, unvalidated=False)
+
+    def test_a_run_that_fails_is_not_promoted(self, tmp_path: Path) -> None:
+        run = run_of({"kind": "sgt", "weight": 0.0}, gate=SMALL)
+        with pytest.raises(RunError, match=r"rungs \['dynamics'\]"):
+            promote(run, tmp_path / "promoted.yaml")
+        assert not list(tmp_path.iterdir())
+
+    def test_an_existing_file_is_not_overwritten(self, tmp_path: Path) -> None:
+        path = tmp_path / "promoted.yaml"
+        path.write_text("mine")
+        with pytest.raises(InputError, match="exists and is not overwritten"):
+            promote(run_of({"kind": "prp"}, gate=SMALL), path)
+        assert path.read_text() == "mine"
