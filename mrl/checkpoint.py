@@ -118,8 +118,11 @@ def load(path: Path, policies: Sequence[Policy], /) -> dict[str, Any]:
     try:
         content: dict[str, Any] = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
         expected, found = content["files"], _checksums(path)
-    except (OSError, ValueError, KeyError) as error:
+        whole = {"rounds_done", "positions", "policies"} <= set(content)
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise _damaged(path, f"its {MANIFEST} cannot be read ({error})") from None
+    if not whole:
+        raise _damaged(path, f"its {MANIFEST} lacks entries")
     for name, checksum in expected.items():
         if found.get(name) != checksum:
             what = "is missing" if name not in found else "does not match its checksum"

@@ -48,7 +48,7 @@ def train(
     run = configuration.load(config, overrides or [])
     require("torch")
     validated = check(run, unvalidated=unvalidated)
-    quiet_threads()
+    set_environment()
     from mrl.progress import bar
     from mrl.runs import read_status
     from mrl.train import train as start
@@ -72,7 +72,7 @@ def validate(
 
     run = configuration.load(config, overrides or [])
     require("torch")
-    quiet_threads()
+    set_environment()
     certificate = run_gate(run, console=console)
     if output is not None:
         write(certificate, output)
@@ -91,7 +91,7 @@ def promote(
 
     run = configuration.load(config, overrides or [])
     require("torch")
-    quiet_threads()
+    set_environment()
     carry(run, output, console=console)
     console.print(f"promoted: {output}; train it with: mrl train {output}", soft_wrap=True)
 
@@ -119,7 +119,7 @@ def evaluate(
 ) -> None:
     """Evaluate the policies of a run's last checkpoint on held-out items."""
     require("torch")
-    quiet_threads()
+    set_environment()
     from mrl.reload import evaluate_run
 
     rows = evaluate_run(run, samples=samples, items=items).rows
@@ -158,7 +158,7 @@ def demo(
 ) -> None:
     """Predict by theory, then train two different language models and measure."""
     require("torch")
-    quiet_threads()
+    set_environment()
     from mrl.demo import run_demo
 
     run_demo(quick=quick, output=output, console=console)
@@ -204,10 +204,13 @@ def require(package: str) -> None:
         )
 
 
-def quiet_threads() -> None:
-    """Keep OpenMP threads from spinning while others work; must precede the import of torch."""
+def set_environment() -> None:
+    """Settings that libraries read when they are imported; the user's own stay."""
+    # OpenMP threads that spin while they wait slow small operations by an order of magnitude.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    # Commands have a progress line of their own.
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
 
 
 def main(arguments: list[str] | None = None) -> Any:

@@ -141,6 +141,8 @@ class BPETokenizer(Section):
     """Text file, one text a line."""
     vocab_size: int = Field(ge=2)
     """Entries, special tokens included."""
+    byte_level: bool = False
+    """Merge bytes, so that any text can be written, or the characters of the file."""
 
 
 class PretrainedTokenizer(Section):
@@ -381,6 +383,8 @@ class RunConfig(Section):
     def _check_peers(self, policy: PolicyConfig, /) -> None:
         """A peer has `own` rollouts to give; of its statistics there is no half."""
         own, probe = self.group.own, self.probe_of(policy)
+        if not probe.needs:
+            return
         whole = "group_stats" in probe.needs
         for name, n in self.peers_of(policy.name).items():
             if n > own or (whole and n not in (0, own)):

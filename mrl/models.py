@@ -46,7 +46,7 @@ def _made_tokenizer(name: str, section: CharacterTokenizer | BPETokenizer, /) ->
         if section.kind == "characters":
             return character_tokenizer(section.alphabet)
         lines = Path(section.path).read_text(encoding="utf-8").splitlines()
-        return bpe_tokenizer(lines, section.vocab_size)
+        return bpe_tokenizer(lines, section.vocab_size, byte_level=section.byte_level)
     except OSError as error:
         raise InputError(
             f"policy {name!r}: cannot read tokenizer text {section.path}: "  # type: ignore[union-attr]

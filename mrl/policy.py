@@ -97,9 +97,10 @@ class Policy:
                 ids = self._tokens_of(item)
             except Exception as error:  # the tokenizers library raises nothing more specific
                 raise InputError(
-                    f"prompt {item.prompt_id} cannot be rendered by policy {self.name!r} with "
-                    f"template {self.template!r}: {error}; expected a question that its tokenizer "
-                    "can spell and, for 'chat', a tokenizer with a chat template"
+                    f"prompt {item.prompt_id} ({item.question[:60]!r}) cannot be rendered by "
+                    f"policy {self.name!r} with template {self.template!r}: {error}; expected a "
+                    "question that its tokenizer can spell and, for 'chat', one with a chat "
+                    "template"
                 ) from None
             self._check_prompt(item, ids)
             self._prompts[item.prompt_id] = ids
@@ -314,5 +315,14 @@ def build_policies(run: RunConfig, /) -> list[Policy]:
 
 def save_weights(policy: Policy, folder: Path, /) -> None:
     """Write weights and tokenizer as `from_pretrained` reads them."""
-    policy.model.save_pretrained(folder)
-    policy.tokenizer.save_pretrained(folder)
+    from transformers.utils import logging
+
+    # Its progress bar would break the run's own.
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        policy.model.save_pretrained(folder)
+        policy.tokenizer.save_pretrained(folder)
+    finally:
+        if shown:
+            logging.enable_progress_bar()

@@ -63,7 +63,7 @@ class RunFolder:
             )
         try:
             run.path.mkdir(parents=True, exist_ok=True)
-            (run.path / "config.yaml").write_text(dump(config), encoding="utf-8")
+            run._write_config()
         except OSError as error:
             raise InputError(
                 f"cannot write to {run.path}: {error.strerror}; choose another output"
@@ -77,7 +77,10 @@ class RunFolder:
         Raises
         ------
         InputError
-            If there is none, or its configuration differs in more than `rounds`.
+            If there is none, its configuration differs in more than `rounds`, or it has more
+            rounds behind it already.
+        RunError
+            If it cannot be written.
         """
         run = cls(config, resumed=True)
         if not (run.path / "config.yaml").exists():
@@ -93,19 +96,50 @@ class RunFolder:
             )
         run.status = read_status(run.path)
         run.unvalidated = bool(run.status.get("unvalidated"))
-        (run.path / "config.yaml").write_text(dump(config), encoding="utf-8")
+        done = run.status.get("rounds_done", 0)
+        if config.rounds < done:
+            raise InputError(
+                f"rounds={config.rounds}, but {run.path} has trained {done}; expected at least "
+                "that many"
+            )
+        try:
+            run._write_config()
+        except OSError as error:
+            raise RunError(
+                f"cannot write to {run.path}: {error.strerror}; free space, then continue with "
+                "--resume"
+            ) from None
         return run
 
+    def _write_config(self) -> None:
+        """Write ``config.yaml`` whole: a disk that is full leaves the old one, or none."""
+        aside = self.path / ".config.yaml.partial"
+        try:
+            aside.write_text(dump(self.config), encoding="utf-8")
+            aside.rename(self.path / "config.yaml")
+        except OSError:
+            aside.unlink(missing_ok=True)
+            raise
+
     def __enter__(self) -> Self:
-        self._files = {
-            name: self._stack.enter_context((self.path / f"{name}.jsonl").open("ab"))
-            for name in STREAMS
-        }
         self.set_status("running")
+        try:
+            self._files = {
+                name: self._stack.enter_context((self.path / f"{name}.jsonl").open("ab"))
+                for name in STREAMS
+            }
+        except OSError as error:
+            self._stack.close()
+            raise RunError(f"cannot write {error.filename}: {error.strerror}") from None
         return self
 
     def __exit__(self, kind: type | None, error: BaseException | None, _: object) -> None:
-        self._stack.close()
+        try:
+            self._stack.close()
+        except OSError:
+            # A full disk refuses the buffers once more; the error on its way says so already.
+            if error is None:
+                raise
         if error is None:
             self.set_status("finished")
         else:

@@ -4,9 +4,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from mrl.config import RunConfig
 from mrl.errors import InputError
+from mrl.policy import Policy
 from mrl.seeds import generator
-from mrl.tasks import Item
+from mrl.tasks import Item, Task
 
 
 def prompts_of(items: Sequence[Item], size: int, seed: int, round: int, /) -> list[Item]:
@@ -22,6 +24,20 @@ def prompts_of(items: Sequence[Item], size: int, seed: int, round: int, /) -> li
     epoch, position = divmod(round, len(items) // size)
     order = generator(seed, "order", epoch).permutation(len(items))
     return [items[i] for i in np.sort(order[position * size : (position + 1) * size])]
+
+
+def check_prompts(config: RunConfig, task: Task, policies: Sequence[Policy], /) -> None:
+    """Render every prompt that the run can come to, so that it does not stop at one later.
+
+    Raises
+    ------
+    InputError
+        If there are fewer training items than `prompts`, or a policy cannot take one.
+    """
+    prompts_of(task.train, config.prompts, config.seed, 0)
+    for policy in policies:
+        for item in (*task.train, *task.heldout[: config.evaluation.items]):
+            policy.render(item)
 
 
 def due(done: int, every: int, /) -> bool:

@@ -27,7 +27,7 @@ from mrl.policy import Policy, build_policies
 from mrl.publish import records_of
 from mrl.rollout.groups import draw_groups
 from mrl.runs import RunFolder
-from mrl.schedule import due, prompts_of
+from mrl.schedule import check_prompts, due, prompts_of
 from mrl.seeds import derive, generator
 from mrl.tasks import Item, Task, load_task
 from mrl.timing import Phases
@@ -63,6 +63,7 @@ def train(
     """
     task = load_task(config.task, config.seed)
     policies = build_policies(config)
+    check_prompts(config, task, policies)
     opened = RunFolder.open(config, resume=resume, unvalidated=unvalidated)
     with opened as run, open_exchange(config.exchange, run.path) as exchange:
         start = restore(run, policies, exchange)

@@ -15,7 +15,7 @@ from rich.console import Console
 from mrl.config import RunConfig, load
 from mrl.demo import models as warmed
 from mrl.demo.gating import failures, gate_job, stored_certificate
-from mrl.demo.jobs import Job, run_jobs
+from mrl.demo.jobs import Job, Workers
 from mrl.demo.picture import planes
 from mrl.demo.plan import FULL, POLICIES, QUICK, SKILLS, Mode, Plan, Regime, pair_config, run_config
 from mrl.demo.predict import predict
@@ -35,10 +35,11 @@ def run_demo(*, quick: bool, output: Path, console: Console) -> pd.DataFrame:
     DataFrame
         The summary that the table shows, see `results.summarise`.
     """
-    return carry_out(QUICK if quick else FULL, output, console)
+    with Workers(console) as workers:
+        return carry_out(QUICK if quick else FULL, output, workers, console)
 
 
-def carry_out(plan: Plan, output: Path, console: Console, /) -> pd.DataFrame:
+def carry_out(plan: Plan, output: Path, workers: Workers, console: Console, /) -> pd.DataFrame:
     """Everything in `plan`, in order: task, warm-up, prediction and gate, training, results.
 
     Task and warmed-up models are shared by all plans with this output, the rest is the plan's own.
@@ -48,7 +49,7 @@ def carry_out(plan: Plan, output: Path, console: Console, /) -> pd.DataFrame:
     except OSError as error:
         raise InputError(f"cannot write to {output}: {error.strerror}") from None
     models, output = output / "models", output / plan.name
-    run_jobs(_warm_ups(plan, files, models), console, title="warm-up")
+    workers.run(_warm_ups(plan, files, models), title="warm-up")
     settings = _settings(plan, files, models, output, console)
     prediction = pd.concat(
         predict(
@@ -60,7 +61,7 @@ def carry_out(plan: Plan, output: Path, console: Console, /) -> pd.DataFrame:
         ).assign(regime=regime.key)
         for regime in plan.regimes
     )
-    verdicts, settings = _gate(settings, output / "certificates", console)
+    verdicts, settings = _gate(settings, output / "certificates", workers, console)
     jobs = [
         Job(
             config.name,
@@ -71,7 +72,7 @@ def carry_out(plan: Plan, output: Path, console: Console, /) -> pd.DataFrame:
         for mode, regime, _, config in settings
         if not _finished(config)
     ]
-    run_jobs(jobs, console, title="training")
+    workers.run(jobs, title="training")
     runs = [(mode, regime, seed, RunFolder(config)) for mode, regime, seed, config in settings]
     results = collect(runs)
     summary = summarise(results)
@@ -140,7 +141,7 @@ def _measure(
 
 
 def _gate(
-    settings: list[Settings], folder: Path, console: Console, /
+    settings: list[Settings], folder: Path, workers: Workers, console: Console, /
 ) -> tuple[dict[tuple[str, str], str], list[Settings]]:
     """Put each rule that uses peers through the gate, and hand its certificate to its runs.
 
@@ -153,7 +154,7 @@ def _gate(
     }
     first = {(regime.key, mode.key): config for mode, regime, _, config in reversed(settings)}
     jobs = [gate_job(first[key], path) for key, path in paths.items()]
-    run_jobs([job for job in jobs if job is not None], console, title="gate")
+    workers.run([job for job in jobs if job is not None], title="gate")
     verdicts: dict[tuple[str, str], str] = {}
     certified: list[Settings] = []
     for mode, regime, seed, config in settings:

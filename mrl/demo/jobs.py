@@ -3,15 +3,15 @@
 import multiprocessing
 import os
 import queue
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ProcessPoolExecutor, wait
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-Report = Callable[[int], None]
 MAX_WORKERS = 8
 
 
@@ -25,50 +25,62 @@ class Job:
     arguments: tuple[Any, ...]
 
 
-def run_jobs(jobs: Sequence[Job], console: Console, /, *, title: str) -> None:
-    """Run all jobs; the first that fails stops the others and raises its error here.
+class Workers:
+    """Worker processes that live as long as this context; started when first needed.
 
-    What a job computes does not depend on the number of workers.
+    What a job computes does not depend on their number.
     """
-    if not jobs:
-        return
-    context = multiprocessing.get_context("spawn")
-    workers = min(len(jobs), os.cpu_count() or 1, MAX_WORKERS)
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.percentage:>3.0f}%"),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[now]}"),
-    )
-    with (
-        _single_threads(),
-        context.Manager() as manager,
-        Progress(*columns, console=console) as progress,
-        ProcessPoolExecutor(workers, mp_context=context) as pool,
-    ):
-        reports = manager.Queue()
-        total = sum(job.size for job in jobs)
-        line = progress.add_task(title, total=total, now="")
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._stack = ExitStack()
+        self._pool: ProcessPoolExecutor | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        if self._pool is not None:
+            self._pool.shutdown(wait=True, cancel_futures=True)
+        self._stack.close()
+
+    def run(self, jobs: Sequence[Job], /, *, title: str) -> None:
+        """Run all jobs with a progress line; the first that fails raises its error here."""
+        if not jobs:
+            return
+        pool, reports = self._started()
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.percentage:>3.0f}%"),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[now]}"),
+        )
+        sizes = {job.name: job.size for job in jobs}
+        done: dict[str, int] = {}
         futures = {
             pool.submit(_run, job.function, job.arguments, job.name, reports): job for job in jobs
         }
-        done: dict[str, int] = {}
         waiting: set[Future[None]] = set(futures)
-        try:
+        with Progress(*columns, console=self._console) as progress:
+            line = progress.add_task(title, total=sum(sizes.values()), now="")
             while waiting:
                 finished, waiting = wait(waiting, timeout=0.2, return_when=FIRST_EXCEPTION)
                 _drain(reports, done)
                 for future in finished:
                     future.result()
                     done[futures[future].name] = futures[future].size
-                sizes = {job.name: job.size for job in jobs}
                 now = [name for name, count in done.items() if count < sizes[name]]
                 progress.update(line, completed=sum(done.values()), now=", ".join(now))
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
+
+    def _started(self) -> tuple[ProcessPoolExecutor, Any]:
+        if self._pool is None:
+            context = multiprocessing.get_context("spawn")
+            self._stack.enter_context(_single_threads())
+            self._reports = self._stack.enter_context(context.Manager()).Queue()
+            self._pool = ProcessPoolExecutor(min(os.cpu_count() or 1, MAX_WORKERS), context)
+        return self._pool, self._reports
 
 
 def _run(
@@ -93,18 +105,17 @@ def _drain(reports: Any, done: dict[str, int], /) -> None:
         done[name] = count
 
 
-class _single_threads:
+@contextmanager
+def _single_threads() -> Iterator[None]:
     """Environment in which a worker's libraries start with one thread each."""
-
-    NAMES: Mapping[str, str] = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-
-    def __enter__(self) -> None:
-        self.before = {name: os.environ.get(name) for name in self.NAMES}
-        os.environ.update(self.NAMES)
-
-    def __exit__(self, *_: object) -> None:
-        for name, value in self.before.items():
+    names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+    before = {name: os.environ.get(name) for name in names}
+    os.environ.update(dict.fromkeys(names, "1"))
+    try:
+        yield
+    finally:
+        for name, value in before.items():
             if value is None:
-                os.environ.pop(name, None)
+                del os.environ[name]
             else:
                 os.environ[name] = value

@@ -23,7 +23,7 @@ PROBES: dict[str, dict[str, Any]] = {
     "prp": {"kind": "prp", "cap": 2.0},
     "prp-block": {"kind": "prp", "ratio": "block", "cap": 2.0},
     "sgt": {"kind": "sgt"},
-    "ungated_nll": {"kind": "ungated_nll"},
+    "nll": {"kind": "nll"},
 }
 NEEDS = {
     "grpo": set(),
@@ -31,7 +31,7 @@ NEEDS = {
     "prp": {"rollout"},
     "prp-block": {"rollout"},
     "sgt": {"success"},
-    "ungated_nll": {"success"},
+    "nll": {"success"},
 }
 
 
@@ -127,17 +127,12 @@ def test_resuming_a_finished_run_changes_nothing(configure):
     assert {name: (folder / name).read_bytes() for name in before} == before
 
 
-@pytest.mark.parametrize(
-    ("store", "staleness", "every"), [("memory", 0, 2), ("sqlite", 1, 1)], ids=["memory", "sqlite"]
-)
-def test_a_killed_run_resumes_to_the_same_end(
-    settings, configure, tmp_path: Path, store: str, staleness: int, every: int
-):
+def test_a_killed_run_resumes_to_the_same_end(settings, configure, tmp_path: Path):
     sections = {
         "rounds": 200,
-        "probe": {"kind": "prp", "cap": 2.0},
-        "exchange": {"store": store, "max_staleness": staleness},
-        "checkpoint": {"every": every},
+        "probe": PROBES["prp"],
+        "exchange": {"store": "sqlite", "max_staleness": 1},
+        "checkpoint": {"every": 2},
     }
     path = tmp_path / "config.yaml"
     path.write_text(yaml.safe_dump(settings(2, name="killed", **sections)), encoding="utf-8")
@@ -168,22 +163,29 @@ def test_a_killed_run_resumes_to_the_same_end(
     assert_same_run(resumed, unbroken, done)
 
 
-def test_a_run_killed_before_its_first_checkpoint_starts_over(configure):
-    config = configure(
-        2, checkpoint={"every": 2}, exchange={"store": "sqlite"}, probe=PROBES["prp"]
-    )
+@pytest.mark.parametrize("store", ["memory", "sqlite"])
+@pytest.mark.parametrize("every", [2, 4], ids=["after-a-checkpoint", "before-any"])
+def test_rounds_after_the_last_checkpoint_are_played_again(configure, store: str, every: int):
+    sections = {
+        "rounds": 4,
+        "checkpoint": {"every": every},
+        "exchange": {"store": store},
+        "probe": PROBES["prp"],
+    }
 
     class Killed(BaseException):
         pass
 
-    def stop(done: int, found: Any) -> None:
-        raise Killed
+    def stop(done: int, _: Any) -> None:
+        if done == 3:
+            raise Killed
 
+    config = configure(2, **sections)
     with pytest.raises(Killed):
         train(config, progress=stop)
+    assert len(rows(config.folder)) == 6
     resumed = train(config, resume=True)
-    unbroken = train(configure(2, name="unbroken", checkpoint={"every": 2}, probe=PROBES["prp"]))
-    assert_same_run(resumed, unbroken, 2)
+    assert_same_run(resumed, train(configure(2, name="unbroken", **sections)), 4)
 
 
 def test_a_run_is_a_function_of_its_seed(configure):
@@ -222,8 +224,19 @@ def test_policies_may_differ_in_rule_objective_and_rate(settings):
 
 
 def test_more_updates_a_round_make_the_clip_work(configure):
-    config = configure(2, objective={"updates": 4, "clip_high": 0.01, "clip_low": 0.01})
+    objective = {"updates": 4, "clip_high": 0.01, "clip_low": 0.01}
+    config = configure(2, objective=objective, group={"own": 12}, rounds=4)
     assert any(row["clip_share"] for row in rows(train(config)))
+
+
+def test_dead_groups_are_drawn_again_and_counted(configure):
+    once = rows(train(configure(2, name="once")))
+    again = rows(train(configure(2, name="again", group={"own": 6, "redraws": 3})))
+    assert {row["generated"] for row in once} == {24}
+    for first, row in zip(once[:2], again[:2], strict=True):  # the same weights and first draw
+        assert row["generated"] > 24 or first["dead_share"] == 0
+        assert row["dead_share"] <= first["dead_share"]
+    assert max(row["generated"] for row in again) <= 4 * 24
 
 
 def test_reasoning_gym_tasks_train(configure):

@@ -12,7 +12,7 @@ from mrl.credit import assign
 from mrl.exchange import GroupStats, Record, SuccessRecord, statistics
 from mrl.publish import records_of
 from mrl.rollout import Rollout
-from mrl.rollout.groups import Groups
+from mrl.rollout.groups import Groups, verify_all
 from mrl.tasks import Item, Task
 from mrl.tasks.verifiers import exact
 
@@ -136,6 +136,21 @@ def test_unverified_reward_is_never_zero(receiver):
     assert not found.rows[2].counted
     assert found.counts["unverified"] == 1
     assert found.counts["reward_mean"] == pytest.approx(1 / 3)
+
+
+def test_a_verifier_that_gives_nan_has_not_verified(receiver, peer):
+    def broken(item: Item, response: bytes, finished: bool) -> float:
+        return NONE if response == b"0" else exact(item, response, finished)
+
+    me = receiver(PRP())
+    rollouts = [[rollout(me, text) for text in ("0", "1", "00")]]
+    own = Groups(rollouts, verify_all(task(broken), ITEMS[:1], rollouts), 3)
+    theirs = groups(peer, ["0", "00"])
+    found = bridge(me, own, published(peer, theirs, "rollout"), {"peer": 2}, task=task(broken))
+    expected = PRP().credit(Group([1.0, 0.0], [0.0])).own_advantage / 3
+    np.testing.assert_allclose(own_weights(found, own)[0], [0.0, *expected])
+    assert len(peer_rows(found, own)) == 1
+    assert found.counts["unverified"] == 1
 
 
 def test_group_without_verified_own_rollouts_gives_nothing(receiver, peer):
@@ -441,14 +456,3 @@ def test_only_records_that_somebody_needs_are_made(peer):
     assert kinds == {"rollout": 3, "success": 1}
     (stats,) = published(peer, theirs, "group_stats")
     assert (stats.n, stats.mean) == (2, 0.5)
-
-
-def test_threads_may_encode_with_one_policy(make_policy, pairs):
-    from concurrent.futures import ThreadPoolExecutor
-
-    policy = make_policy(tokenizer=pairs)
-    texts = [f"{i:08b}".encode() for i in range(256)]
-    expected = policy.encode(texts)
-    with ThreadPoolExecutor(4) as pool:
-        found = list(pool.map(lambda _: policy.encode(texts), range(40)))
-    assert all(one == expected for one in found)

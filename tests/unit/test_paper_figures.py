@@ -6,12 +6,15 @@ import pkgutil
 
 import pandas as pd
 import pytest
+from matplotlib.figure import Figure
 
 import paper_figures
 from bandit.tradeoff import CONTROLS
 from paper_figures import plane
 from paper_figures.__main__ import FIGURES, main
+from paper_figures.saving import save
 
+KINDS = ("pdf", "svg", "png", "csv", "txt")
 REDUCED = plane.Sweep(success=(0.1, 0.01), own=3, peers=3)
 
 
@@ -60,17 +63,25 @@ def test_the_caption_states_the_frames_own_numbers(frame):
     assert f"SGT {2 * gain:.2g} (cost" in plane.caption(doubled)
 
 
-def test_files_lie_beside_each_other_and_are_the_same_twice(tmp_path, monkeypatch, frame, capsys):
+def test_a_figure_asked_for_by_name_is_written_with_its_numbers(
+    tmp_path, monkeypatch, frame, capsys
+):
     monkeypatch.setattr(plane, "compute", lambda: frame)
+    main(["plane", "-o", str(tmp_path)])
+    assert capsys.readouterr().out.strip() == str(tmp_path / "plane.png")
+    assert {path.name for path in tmp_path.iterdir()} == {f"plane.{kind}" for kind in KINDS}
+    pd.testing.assert_frame_equal(pd.read_csv(tmp_path / "plane.csv"), frame)
+    assert (tmp_path / "plane.txt").read_text() == plane.caption(frame) + "\n"
+
+
+def test_equal_figures_are_equal_files(tmp_path, frame):
     for folder in ("once", "again"):
-        main(["plane", "-o", str(tmp_path / folder)])
-    assert capsys.readouterr().out.split() == [
-        str(tmp_path / folder / "plane.png") for folder in ("once", "again")
-    ]
-    for suffix in ("pdf", "svg", "png", "csv", "txt"):
-        once, again = (tmp_path / folder / f"plane.{suffix}" for folder in ("once", "again"))
-        assert once.read_bytes() == again.read_bytes(), suffix
-    pd.testing.assert_frame_equal(pd.read_csv(tmp_path / "once" / "plane.csv"), frame)
+        figure = Figure(figsize=(1, 1))
+        figure.subplots().plot(frame["stability_cost"], frame["support_gain"], "o")
+        save("dots", figure, frame, "Dots.", folder=tmp_path / folder)
+    for kind in KINDS:
+        once, again = (tmp_path / folder / f"dots.{kind}" for folder in ("once", "again"))
+        assert once.read_bytes() == again.read_bytes(), kind
 
 
 def test_an_unknown_figure_is_refused_with_the_names_there_are(capsys):

@@ -1,0 +1,253 @@
+"""What goes wrong for users, through the command line: one clear message, and nothing lost."""
+
+import json
+import resource
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from mrl.cli import main
+
+
+@pytest.fixture
+def mrl(capsys: pytest.CaptureFixture[str], one_thread: None) -> Callable[..., tuple[int, str]]:
+    """Run a command; its exit code and what it said on stderr, which is one message or nothing."""
+
+    def run(*arguments: str) -> tuple[int, str]:
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as stopped:
+            main(list(arguments))
+        message = capsys.readouterr().err
+        assert "Traceback" not in message
+        assert message.count("mrl: ") == (0 if stopped.value.code == 0 else 1), message
+        return int(stopped.value.code or 0), message
+
+    return run
+
+
+@pytest.fixture
+def config(settings: Callable[..., dict[str, Any]], tmp_path: Path) -> Callable[..., str]:
+    """Write the configuration of a tiny run; its path."""
+
+    def write(policies: int = 1, /, **sections: Any) -> str:
+        path = tmp_path / "config.yaml"
+        path.write_text(yaml.safe_dump(settings(policies, **sections)), encoding="utf-8")
+        return str(path)
+
+    return write
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "runs" / "tiny"
+
+
+@contextmanager
+def no_file_beyond(size: int) -> Iterator[None]:
+    """Writing past `size` bytes of a file fails, as on a full disk."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def status(folder: Path) -> dict[str, Any]:
+    return json.loads((folder / "run.json").read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("probe.kind=grop", ["probe", "'grop'", "did you mean 'grpo'"]),
+        ("probe.weight=0.1", ["probe", "'weight'", "grpo"]),
+        ("samplng.max_tokens=3", ["samplng", "max_tokens"]),
+        ("group.own=1", ["group.own", "greater than or equal to 2", "got 1"]),
+        ("sampling.temperature=0", ["sampling.temperature", "greater than 0"]),
+        ("policies.0.optimizer.lr=fast", ["policies.0.optimizer.lr", "'fast'"]),
+        ("policies.0.tokenizer=null", ["policies.0", "tokenizer", "'a'"]),
+        ("policies.0.tokenizer.alphabet=aab", ["'a'", "alphabet", "each once"]),
+        ("policies.0.tokenizer={kind: bpe, path: /no/text, vocab_size: 9}", ["/no/text", "'a'"]),
+        ("policies.0.tokenizer={kind: pretrained, path: /no/folder}", ["/no/folder", "tokenizer"]),
+        ("policies.0.model={kind: pretrained, path: /no/model}", ["/no/model", "'a'"]),
+        ("policies.0.model.model_type=lama", ["lama", "'a'"]),
+        ("policies.0.model.params.vocab_size=3", ["3 embeddings", "6 tokens"]),
+        ("policies.0.template=chat", ["chat template", "'a'"]),
+        ("policies.0.tokenizer.alphabet=01+", ["prompt", "'a'", "="]),
+        ("task.path=/no/task.jsonl", ["/no/task.jsonl"]),
+        ("task.answer=solution", ["solution", "line 1"]),
+        ("prompts=100", ["prompts=100", "training items"]),
+        ("sampling.max_tokens=60", ["prompt", "5 tokens", "60", "64"]),
+        ("group.peers={z: 1}", ["group.peers", "'z'"]),
+        ("nonsense", ["nonsense", "section.key=value"]),
+    ],
+)
+def test_wrong_settings_are_named_before_anything_is_written(mrl, config, folder, override, words):
+    code, message = mrl("train", config(), override)
+    assert code == 2
+    for word in words:
+        assert word in message
+    assert not folder.exists()
+
+
+def test_bpe_vocabulary_that_the_text_cannot_fill(mrl, config, folder, tmp_path):
+    tokenizer = f"{{kind: bpe, path: {tmp_path / 'texts.txt'}, vocab_size: 90000}}"
+    code, message = mrl("train", config(), f"policies.0.tokenizer={tokenizer}")
+    assert code == 2
+    assert "vocab_size=90000" in message
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize("content", [None, "probe: [", "- 1", "\ufffe"])
+def test_configuration_that_cannot_be_read(mrl, tmp_path, content):
+    path = tmp_path / "broken.yaml"
+    if content is not None:
+        path.write_text(content, encoding="utf-16" if content == "\ufffe" else "utf-8")
+    code, message = mrl("train", str(path))
+    assert code == 2
+    assert str(path) in message
+
+
+def test_an_answer_that_is_not_a_number_is_refused(mrl, config, parity_task):
+    parity_task.write_text(parity_task.read_text() + '{"question": "1=", "answer": NaN}\n')
+    code, message = mrl("train", config())
+    assert code == 2
+    assert "line 17" in message
+    assert "NaN" in message
+
+
+def test_output_that_cannot_be_written(mrl, config, parity_task):
+    # The tests may run as root, for whom every folder is writable: a path below a file is not.
+    code, message = mrl("train", config(), f"output={parity_task}/runs")
+    assert code == 2
+    assert "cannot write" in message
+    assert str(parity_task) in message
+
+
+def test_a_run_is_never_overwritten(mrl, config, folder):
+    path = config()
+    assert mrl("train", path, "rounds=1")[0] == 0
+    before = (folder / "metrics.jsonl").read_bytes()
+    code, message = mrl("train", path, "rounds=1")
+    assert code == 2
+    assert str(folder) in message
+    assert "--resume" in message
+    assert (folder / "metrics.jsonl").read_bytes() == before
+
+
+def test_resume_needs_a_run_with_the_same_settings(mrl, config, folder):
+    path = config()
+    code, message = mrl("train", path, "--resume")
+    assert code == 2
+    assert "no run to resume" in message
+    assert not folder.exists()
+
+    assert mrl("train", path)[0] == 0
+    before = (folder / "metrics.jsonl").read_bytes()
+    code, message = mrl("train", path, "--resume", "seed=9", "prompts=2")
+    assert code == 2
+    assert "['prompts', 'seed']" in message
+    code, message = mrl("train", path, "--resume", "rounds=1")
+    assert code == 2
+    assert "rounds=1" in message
+    assert (folder / "metrics.jsonl").read_bytes() == before
+    assert status(folder)["status"] == "finished"
+
+
+def test_a_probe_without_certificate_is_refused_unless_asked(mrl, config, folder):
+    path = config(2, probe={"kind": "sgt"})
+    code, message = mrl("train", path)
+    assert code == 2
+    assert "--unvalidated" in message
+    assert not folder.exists()
+    assert mrl("train", path, "rounds=1", "--unvalidated")[0] == 0
+    assert status(folder)["unvalidated"] is True
+
+
+def test_learning_rate_that_breaks_the_weights_stops_the_run(mrl, config, folder):
+    code, message = mrl("train", config(group={"own": 16}), "policies.0.optimizer.lr=1e30")
+    assert code == 1
+    assert "'a'" in message
+    assert "finite" in message
+    assert "learning rate" in message
+    assert status(folder)["status"] == "failed"
+    assert "finite" in status(folder)["error"]
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 0xFF
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize(
+    ("file", "damage"),
+    [
+        ("a/model.safetensors", flip),
+        ("a/training.pt", flip),
+        ("exchange.bin", Path.unlink),
+        ("manifest.json", Path.unlink),
+        ("manifest.json", lambda path: path.write_bytes(path.read_bytes()[:80])),
+        ("manifest.json", lambda path: path.write_text("{}")),
+        ("manifest.json", lambda path: path.write_text("[]")),
+        ("manifest.json", lambda path: path.write_text('{"files": {}}')),
+    ],
+)
+def test_damaged_checkpoint_is_named_and_an_earlier_one_continues(
+    mrl, config, folder, file, damage
+):
+    path = config()
+    assert mrl("train", path)[0] == 0
+    whole = (folder / "metrics.jsonl").read_bytes()
+    newest = folder / "checkpoints" / "round-000002"
+    damage(newest / file)
+    code, message = mrl("train", path, "--resume")
+    assert code == 1
+    assert f"{newest} is damaged" in message
+    assert file in message
+    assert f"remove {newest} and resume from round-000001" in message
+    for part in sorted(newest.rglob("*"), reverse=True):
+        part.unlink() if part.is_file() else part.rmdir()
+    newest.rmdir()
+    assert mrl("train", path, "--resume")[0] == 0
+    assert (folder / "metrics.jsonl").read_bytes() == whole
+
+
+@pytest.mark.parametrize(
+    ("room", "what"),
+    [(-1500, "cannot write to"), (-200, "metrics.jsonl"), (7000, "checkpoint of round 4")],
+)
+def test_full_disk_ends_the_run_and_loses_nothing(mrl, config, folder, room, what):
+    # In turn no room for the configuration, the next metrics, the next weights.
+    path = config()
+    assert mrl("train", path, "rounds=3")[0] == 0
+    whole = (folder / "metrics.jsonl").read_bytes()
+    with no_file_beyond(len(whole) + room):
+        code, message = mrl("train", path, "rounds=20", "--resume")
+    assert code == 1
+    assert what in message
+    assert "File too large" in message
+    kept = sorted(one.name for one in (folder / "checkpoints").iterdir())
+    assert kept == ["round-000002", "round-000003"]
+    assert mrl("train", path, "rounds=3", "--resume")[0] == 0
+    assert (folder / "metrics.jsonl").read_bytes() == whole
+
+
+def test_full_disk_at_the_start_leaves_no_half_run(mrl, config, folder):
+    path = config()
+    with no_file_beyond(900):
+        code, message = mrl("train", path)
+    assert code == 2
+    assert "cannot write" in message
+    assert mrl("train", path, "rounds=1")[0] == 0
+
+
+def test_evaluate_needs_a_checkpoint(mrl, tmp_path):
+    code, message = mrl("evaluate", str(tmp_path / "nothing"))
+    assert code == 2
+    assert "nothing" in message
