@@ -17,6 +17,8 @@ PIP_FLAGS := -q --disable-pip-version-check --prefer-binary --no-compile
 PIP := $(BIN)/python -m pip install $(PIP_FLAGS) $(PIP_ARGS)
 CHECKS := lint types contracts tests
 
+# A cache of compiled modules halves the start of every command; some machines switch it off.
+export PYTHONDONTWRITEBYTECODE :=
 # Idle OpenMP threads spin by default, which slows whatever runs beside them.
 export OMP_WAIT_POLICY ?= PASSIVE
 

@@ -41,7 +41,7 @@ def train(
     *,
     resume: bool = False,
     unvalidated: bool = False,
-    progress: Progress | None = None,
+    progress: Progress = lambda done, rows: None,
 ) -> Path:
     """Train all policies of a configuration; returns the run's folder.
 
@@ -83,8 +83,7 @@ def train(
                 with shared("checkpoint"):
                     save(run, done, policies, exchange, keep=config.checkpoint.keep)
             run.write_timing(round, {None: shared})
-            if progress is not None:
-                progress(done, rows)
+            progress(done, rows)
         if not due(config.rounds, config.evaluation.every):
             # After the last checkpoint: a longer run that resumes from it has no such evaluation.
             _evaluate(run, policies, task, config.rounds, Phases())

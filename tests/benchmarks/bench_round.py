@@ -120,9 +120,15 @@ def main() -> None:
     base = found["GRPO"]
     table = Table(title=f"hidden {arguments.hidden}, {arguments.layers} layers, one thread")
     for head in (
-        "probe", "round, ms", "x GRPO", "without gradient step, x GRPO", "share of exchange, credit",
-        "trained tokens", "gradient step per token, x GRPO", "round at GRPO's tokens, x GRPO",
-    ):  # fmt: skip
+        "probe",
+        "round, ms",
+        "x GRPO",
+        "without gradient step, x GRPO",
+        "share of exchange, credit",
+        "trained tokens",
+        "gradient step per token, x GRPO",
+        "round at GRPO's tokens, x GRPO",
+    ):
         table.add_column(head, justify="right")
     for label, one in found.items():
         rest, rest_base = one["round"] - one["update"], base["round"] - base["update"]
