@@ -239,6 +239,24 @@ def test_dead_groups_are_drawn_again_and_counted(configure):
     assert max(row["generated"] for row in again) <= 4 * 24
 
 
+def test_each_epoch_is_a_fresh_order_of_all_prompts(configure):
+    from mrl.schedule import prompts_of
+    from mrl.tasks import load_task
+
+    config = configure(1)
+    items = load_task(config.task, config.seed).train  # 13 of 16: one is left out of an epoch
+    epochs = [
+        [
+            item.prompt_id
+            for round in range(3 * e, 3 * e + 3)
+            for item in prompts_of(items, 4, 1, round)
+        ]
+        for e in range(3)
+    ]
+    assert [len(set(epoch)) for epoch in epochs] == [12, 12, 12]
+    assert epochs[0] != epochs[1] != epochs[2]
+
+
 def test_reasoning_gym_tasks_train(configure):
     task = {
         "kind": "reasoning_gym",

@@ -230,6 +230,18 @@ def test_prp_takes_peers_rollouts_into_the_population(receiver, peer):
     assert found.counts["trained_tokens_peer"] == sum(len(row.response) for row in rows)
 
 
+def test_peer_rows_follow_the_receivers_own_prompt(receiver, peer):
+    me = receiver(PRP())
+    own = groups(me, ["0", "1"], ["0", "1"])
+    theirs = groups(peer, ["1", "00"], ["0", "11"])
+    rows = peer_rows(bridge(me, own, published(peer, theirs, "rollout"), {"peer": 2}), own)
+    prompts = [me.render(ITEMS[row.group]) for row in rows]
+    assert [row.prompt for row in rows] == prompts
+    spelled = [(row.group, me.text(row.response, True)) for row in rows]
+    assert spelled == [(0, b"1"), (0, b"00"), (1, b"0"), (1, b"11")]
+    assert prompts[0] != prompts[2]
+
+
 def test_block_ratio_aligns_both_tokenisations(receiver, peer):
     me = receiver(PRP(ratio="block"))
     own = groups(me, ["0", "1"])
