@@ -1,6 +1,6 @@
 """Rows of weighted responses into padded tensors; knows routes and weights, no sharing rule.
 
-Shapes: N rows, P prompt width, R response width, T = P + R.
+Shapes: M rows, N different responses, P prompt width, R response width, T = P + R.
 """
 
 from collections.abc import Iterator, Sequence
@@ -99,14 +99,31 @@ class Assignment:
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """Padded tensors of a micro-batch: prompts left-padded, responses right-padded."""
+    """Padded tensors of a micro-batch: prompts left-padded, responses right-padded.
+
+    Each different response to a prompt is computed once, whatever the number of rollouts that gave
+    it: M rows stand in N places.
+
+    Parameters
+    ----------
+    rows : list of Row
+        M rows.
+    place_M : ndarray of int
+        Place of each row in the tensors.
+    pg_weight_M, nll_weight_M : ndarray
+        Final weights of the rows: prompts averaged, aggregation applied; ratios not yet.
+    ids_NT, attention_NT, mask_NR, anchor_NR : Tensor
+        Token ids, what is not padding, which response tokens count, and their log-probabilities
+        before the round's first update where they are needed.
+    """
 
     rows: list[Row]
+    place_M: NDArray[np.int64]
+    pg_weight_M: NDArray[np.float64]
+    nll_weight_M: NDArray[np.float64]
     ids_NT: torch.Tensor
     attention_NT: torch.Tensor
     mask_NR: torch.Tensor
-    pg_weight_N: torch.Tensor
-    nll_weight_N: torch.Tensor
     anchor_NR: torch.Tensor | None
 
     @property
@@ -136,55 +153,60 @@ def micro_batches(
         "sequence": lambda row: float(row.length),
         "token": lambda row: mean_length,
     }[objective.aggregation]
-    weighted = sorted(
-        (row for row in used if row.pg_weight or row.nll_weight),
-        key=lambda row: (len(row.response), len(row.prompt)),
-    )
-    for rows in _chunks(weighted, objective.batch_tokens):
-        scales = [1.0 / (assignment.groups * divisor(row)) for row in rows]
-        yield collate(rows, scales, pad_id, device)
+    weighted = [row for row in used if row.pg_weight or row.nll_weight]
+    for places in batches_of(weighted, objective.batch_tokens):
+        scales = [1.0 / (assignment.groups * divisor(place[0])) for place in places]
+        yield collate(places, scales, pad_id, device)
 
 
-def _chunks(rows: Sequence[Row], batch_tokens: int, /) -> Iterator[list[Row]]:
-    chunk: list[Row] = []
-    prompt = response = 0
+def batches_of(rows: Sequence[Row], batch_tokens: int, /) -> Iterator[list[list[Row]]]:
+    """Rows in places, a place for each different response to a prompt, cut by padded tokens."""
+    places: dict[tuple[object, ...], list[Row]] = {}
     for row in rows:
-        wider = max(prompt, len(row.prompt)), max(response, len(row.response))
-        if chunk and sum(wider) * (len(chunk) + 1) > batch_tokens:
-            yield chunk
-            chunk, wider = [], (len(row.prompt), len(row.response))
-        chunk.append(row)
+        usable = None if row.usable is None else row.usable.tobytes()
+        places.setdefault((row.prompt, row.response, usable), []).append(row)
+    batch: list[list[Row]] = []
+    prompt = response = 0
+    for place in sorted(places.values(), key=lambda p: (len(p[0].response), len(p[0].prompt))):
+        first = place[0]
+        wider = max(prompt, len(first.prompt)), max(response, len(first.response))
+        if batch and sum(wider) * (len(batch) + 1) > batch_tokens:
+            yield batch
+            batch, wider = [], (len(first.prompt), len(first.response))
+        batch.append(place)
         prompt, response = wider
-    if chunk:
-        yield chunk
+    if batch:
+        yield batch
 
 
 def collate(
-    rows: list[Row], scales: Sequence[float], pad_id: int, device: torch.device, /
+    places: Sequence[list[Row]], scales: Sequence[float], pad_id: int, device: torch.device, /
 ) -> Batch:
-    """Pad rows into tensors; row i's weights are multiplied by ``scales[i]``."""
-    prompt_NP, prompt_mask_NP = left_pad([row.prompt for row in rows], pad_id, device)
-    width = max(len(row.response) for row in rows)
-    ids_NR = np.full((len(rows), width), pad_id, np.int64)
-    real_NR = np.zeros((len(rows), width), np.int64)
-    mask_NR = np.zeros((len(rows), width), np.bool_)
-    anchor_NR = np.zeros((len(rows), width)) if rows[0].anchor is not None else None
-    for i, row in enumerate(rows):
+    """Pad places into tensors; the weights of place i's rows are multiplied by ``scales[i]``."""
+    firsts = [place[0] for place in places]
+    prompt_NP, prompt_mask_NP = left_pad([row.prompt for row in firsts], pad_id, device)
+    shape = len(firsts), max(len(row.response) for row in firsts)
+    ids_NR = np.full(shape, pad_id, np.int64)
+    real_NR = np.zeros(shape, np.int64)
+    mask_NR = np.zeros(shape, np.bool_)
+    anchor_NR = np.zeros(shape) if firsts[0].anchor is not None else None
+    for i, row in enumerate(firsts):
         length = len(row.response)
         ids_NR[i, :length] = row.response
         real_NR[i, :length] = 1
         mask_NR[i, :length] = True if row.usable is None else row.usable
         if anchor_NR is not None:
             anchor_NR[i, :length] = row.anchor
-    scale_N = torch.tensor(scales, dtype=torch.float64)
-    pg_N = torch.tensor([row.pg_weight for row in rows], dtype=torch.float64) * scale_N
-    nll_N = torch.tensor([row.nll_weight for row in rows], dtype=torch.float64) * scale_N
+    place_M = np.repeat(np.arange(len(places)), [len(place) for place in places])
+    rows = [row for place in places for row in place]
+    scale_M = np.asarray(scales)[place_M]
     return Batch(
         rows=rows,
+        place_M=place_M,
+        pg_weight_M=np.array([row.pg_weight for row in rows]) * scale_M,
+        nll_weight_M=np.array([row.nll_weight for row in rows]) * scale_M,
         ids_NT=torch.cat([prompt_NP, torch.from_numpy(ids_NR).to(device)], dim=1),
         attention_NT=torch.cat([prompt_mask_NP, torch.from_numpy(real_NR).to(device)], dim=1),
         mask_NR=torch.from_numpy(mask_NR).to(device),
-        pg_weight_N=pg_N.to(device),
-        nll_weight_N=nll_N.to(device),
         anchor_NR=None if anchor_NR is None else torch.from_numpy(anchor_NR).to(device),
     )

@@ -1,6 +1,6 @@
 """The token loss: a clipped surrogate and a likelihood term, blind to the sharing rule.
 
-Shapes: N rows, R response tokens, T prompt and response tokens.
+Shapes: M rows, N different responses, R response tokens, T prompt and response tokens.
 """
 
 from dataclasses import dataclass
@@ -22,6 +22,7 @@ class LossResult:
     loss: torch.Tensor
     clipped_tokens: int
     pg_tokens: int
+    computed_tokens: int
     ratios: list[tuple[int, float]]
     """(group, weight) of each peer row under a ratio rule; the mean over its tokens."""
 
@@ -76,31 +77,57 @@ def token_loss(
     ``- sum_tokens [ min(rho w, clip(rho, 1 - clip_low, 1 + clip_high) w) + v logp ]``, where w is
     the row's policy-gradient weight times its importance ratio, v its likelihood weight, and rho
     the change of the receiver's own probability of the token since the round began. On the first
-    update of a round rho is 1 and its gradient that of logp.
+    update of a round rho is 1 and its gradient that of logp. Rows with the same tokens share their
+    rho: those with w > 0 add up to one term, those with w < 0 to another.
     """
     mask_NR = batch.mask_NR
     logp_NR = torch.where(mask_NR, logp_NR, 0.0)
     anchor_NR = logp_NR.detach() if batch.anchor_NR is None else batch.anchor_NR.to(logp_NR)
-    weight_NR = batch.pg_weight_N[:, None].to(logp_NR).expand_as(logp_NR)
-    ratios: list[tuple[int, float]] = []
-    if ratio is not None and any(row.source is not None for row in batch.rows):
-        factor_NR = np.ones(logp_NR.shape)
-        anchors = torch.where(mask_NR, anchor_NR, 0.0).double().cpu().numpy()
-        for i, row in enumerate(batch.rows):
-            if row.source is not None:
-                tokens = len(row.response)
-                factor_NR[i, :tokens] = ratio_weights(ratio, row, anchors[i, :tokens])
-                ratios.append((row.group, float(factor_NR[i, :tokens].mean())))
-        weight_NR = weight_NR * torch.from_numpy(factor_NR).to(logp_NR)
-    rho_NR = torch.exp(torch.where(mask_NR, logp_NR - anchor_NR, 0.0))
-    clipped_NR = rho_NR.clamp(1 - clip_low, 1 + clip_high) * weight_NR
-    surrogate_NR = torch.minimum(rho_NR * weight_NR, clipped_NR)
-    likelihood_NR = batch.nll_weight_N[:, None].to(logp_NR) * logp_NR
-    loss = -torch.where(mask_NR, surrogate_NR + likelihood_NR, 0.0).sum()
-    pg_NR = mask_NR & (weight_NR != 0)
+    anchor_NR = torch.where(mask_NR, anchor_NR, 0.0)
+    weights, ratios = _token_weights(batch, ratio, anchor_NR.double().cpu().numpy())
+    up_NR, down_NR, nll_NR = (torch.from_numpy(w).to(logp_NR) for w in weights)
+    rho_NR = torch.exp(logp_NR - anchor_NR)
+    clipped_NR = rho_NR.clamp(1 - clip_low, 1 + clip_high)
+    low_NR, high_NR = torch.minimum(rho_NR, clipped_NR), torch.maximum(rho_NR, clipped_NR)
+    surrogate_NR = up_NR * low_NR + down_NR * high_NR
+    loss = -torch.where(mask_NR, surrogate_NR + nll_NR * logp_NR, 0.0).sum()
+    cut_NR = ((up_NR > 0) & (clipped_NR < rho_NR)) | ((down_NR < 0) & (clipped_NR > rho_NR))
+    pg_NR = (up_NR > 0) | (down_NR < 0)
     return LossResult(
         loss=loss,
-        clipped_tokens=int((pg_NR & (clipped_NR < rho_NR * weight_NR)).sum()),
-        pg_tokens=int(pg_NR.sum()),
+        clipped_tokens=int((mask_NR & cut_NR).sum()),
+        pg_tokens=int((mask_NR & pg_NR).sum()),
+        computed_tokens=int(mask_NR.sum()),
         ratios=ratios,
     )
+
+
+def _token_weights(
+    batch: Batch, ratio: RatioRule | None, anchor_NR: NDArray[np.float64], /
+) -> tuple[tuple[NDArray[np.float64], ...], list[tuple[int, float]]]:
+    """Weights (N, R) of the tokens, the rows of a place added up: w > 0, w < 0, and likelihood."""
+    pg_M, place_M = batch.pg_weight_M, batch.place_M
+    plain_M = np.array([ratio is None or row.source is None for row in batch.rows])
+    plain_pg_M = np.where(plain_M, pg_M, 0.0)
+    up_NR, down_NR, nll_NR = (
+        _by_place(weight_M, place_M, anchor_NR.shape)
+        for weight_M in (plain_pg_M.clip(min=0), plain_pg_M.clip(max=0), batch.nll_weight_M)
+    )
+    ratios: list[tuple[int, float]] = []
+    if ratio is not None:
+        for m in np.flatnonzero(~plain_M):
+            row, n = batch.rows[m], place_M[m]
+            tokens = slice(len(row.response))
+            factor_R = ratio_weights(ratio, row, anchor_NR[n, tokens])
+            (up_NR if pg_M[m] > 0 else down_NR)[n, tokens] += pg_M[m] * factor_R
+            ratios.append((row.group, float(factor_R.mean())))
+    return (up_NR, down_NR, nll_NR), ratios
+
+
+def _by_place(
+    weight_M: NDArray[np.float64], place_M: NDArray[np.int64], shape: tuple[int, ...], /
+) -> NDArray[np.float64]:
+    """Sum of the rows' weights at each place, the same for all its tokens; shape (N, R)."""
+    sums_N = np.zeros(shape[0])
+    np.add.at(sums_N, place_M, weight_M)
+    return np.tile(sums_N[:, None], shape[1])

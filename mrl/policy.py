@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from bandit.probes import Probe, RatioRule, effective_sample_size
-from mrl.batch import Assignment, Batch, Row, collate, micro_batches
+from mrl.batch import Assignment, Batch, Row, batches_of, collate, micro_batches
 from mrl.config import (
     ObjectiveConfig,
     OptimizerConfig,
@@ -180,14 +180,13 @@ class Policy:
     @torch.inference_mode()
     def score(self, rows: Sequence[Row], /) -> list[NDArray[np.float64]]:
         """Log-probabilities of each row's response tokens at the sampling temperature."""
-        out: list[NDArray[np.float64]] = []
-        for start in range(0, len(rows), self.sampling.batch):
-            chunk = list(rows[start : start + self.sampling.batch])
-            batch = collate(chunk, [1.0] * len(chunk), self.pad_id, self.device)
-            logprobs = self._logprobs(batch)
-            values = logprobs.double().cpu().numpy()
-            out += [values[i, : len(row.response)] for i, row in enumerate(chunk)]
-        return out
+        found: dict[int, NDArray[np.float64]] = {}
+        for places in batches_of(rows, self.objective.batch_tokens):
+            batch = collate(places, [1.0] * len(places), self.pad_id, self.device)
+            values_NR = self._logprobs(batch).double().cpu().numpy()
+            for row, n in zip(batch.rows, batch.place_M, strict=True):
+                found[id(row)] = values_NR[n, : len(row.response)]
+        return [found[id(row)] for row in rows]
 
     def _logprobs(self, batch: Batch, /) -> torch.Tensor:
         """Log-probabilities of a batch at the distribution that `generate` samples from."""
@@ -224,6 +223,7 @@ class Policy:
             "grad_norm": float(np.mean(norms)),
             "lr": lr,
             "clip_share": clipped / pg_tokens if pg_tokens else None,
+            "computed_tokens": sum(result.computed_tokens for result in results),
             **_ratio_figures(results, assignment.ratio),
         }
 

@@ -80,7 +80,7 @@ def test_missing_engine_logprob_leaves_loss_and_normaliser(make_policy):
 def test_fully_masked_batch_gives_loss_zero(make_policy):
     mask = np.array(CASES["all-masked"]["mask"], dtype=bool)
     policy = make_policy()
-    rows = [Row(0, (2,), (3, 1), weight) for weight in (1.0, -1.0)]
+    rows = [Row(0, (2,), (token, 1), weight) for token, weight in ((3, 1.0), (2, -1.0))]
     masked = [replace(row, usable=usable) for row, usable in zip(rows, mask, strict=True)]
     before = [p.detach().clone() for p in policy.parameters]
     figures = policy.update(Assignment(masked, 1))

@@ -116,7 +116,7 @@ def one_prompt_more(assignment: Any, *rest: Any) -> Any:
 
 
 def heavier_likelihood(logp: Any, batch: Any, *rest: Any, **settings: Any) -> Any:
-    heavier = replace(batch, nll_weight_N=batch.nll_weight_N * (1 + 1e-6))
+    heavier = replace(batch, nll_weight_M=batch.nll_weight_M * (1 + 1e-6))
     return ORIGINAL_LOSS(logp, heavier, *rest, **settings)
 
 
