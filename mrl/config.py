@@ -5,6 +5,7 @@ returns a frozen `RunConfig`; whatever is wrong is an `InputError` that names th
 got and what is allowed.
 """
 
+import difflib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -431,9 +432,21 @@ def parse(values: Any, /, *, source: str = "configuration") -> RunConfig:
         for problem in error.errors():
             where = ".".join(str(part) for part in problem["loc"]) or "configuration"
             message = problem["msg"].removeprefix("Value error, ")
+            if problem["type"] == "extra_forbidden":
+                message = "no such setting" + _nearest(str(problem["loc"][-1]))
             got = "" if problem["type"] in ("missing", "value_error") else _got(problem["input"])
             lines.append(f"  {where}: {message}{got}")
         raise InputError("\n".join(lines)) from None
+
+
+def _nearest(key: str) -> str:
+    """A hint at the setting that was probably meant, of all that there are."""
+    sections = [Section]
+    for section in sections:  # grows while it is read
+        sections += section.__subclasses__()
+    known = {name for section in sections for name in section.model_fields}
+    close = difflib.get_close_matches(key, sorted(known), n=1)
+    return f" (did you mean {close[0]!r}?)" if close else "; see mrl/config.py for all settings"
 
 
 def _got(value: Any) -> str:

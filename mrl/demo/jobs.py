@@ -3,10 +3,12 @@
 import multiprocessing
 import os
 import queue
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ProcessPoolExecutor, wait
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from multiprocessing import connection
 from typing import Any, Self
 
 from rich.console import Console
@@ -79,17 +81,29 @@ class Workers:
             context = multiprocessing.get_context("spawn")
             self._stack.enter_context(_single_threads())
             self._reports = self._stack.enter_context(context.Manager()).Queue()
-            self._pool = ProcessPoolExecutor(min(os.cpu_count() or 1, MAX_WORKERS), context)
+            workers = min(os.cpu_count() or 1, MAX_WORKERS)
+            self._pool = ProcessPoolExecutor(workers, context, initializer=_start_worker)
         return self._pool, self._reports
+
+
+def _start_worker() -> None:
+    """One thread of computation, and an end with the process that started the worker."""
+    import torch
+
+    torch.set_num_threads(1)
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        threading.Thread(target=_follow, args=(parent.sentinel,), daemon=True).start()
+
+
+def _follow(sentinel: int, /) -> None:
+    connection.wait([sentinel])
+    os._exit(1)
 
 
 def _run(
     function: Callable[..., None], arguments: tuple[Any, ...], name: str, reports: Any
 ) -> None:
-    import torch
-
-    torch.set_num_threads(1)
-
     def report(count: int, /) -> None:
         reports.put((name, count))
 

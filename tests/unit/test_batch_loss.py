@@ -87,6 +87,34 @@ def test_micro_batches_hold_each_weighted_row_once_and_stay_in_bounds(mixed):
     assert max(batch.ids_NT.numel() for batch in batches) <= 16
 
 
+@pytest.mark.parametrize("shift", [-0.5, 0.0, 0.5])
+def test_equal_responses_are_computed_once_and_count_as_often_as_they_came(shift):
+    # Equal tokens, weights of both signs, a ratio and a likelihood weight; rho is exp(-shift).
+    anchor = np.full(2, -0.5 + shift)
+    source = Source(np.array([-2.0]), np.array([0, 0]), True, 3)
+    rows = [
+        replace(SHORT, anchor=anchor),
+        replace(SHORT, anchor=anchor, pg_weight=-0.4),
+        replace(SHORT, anchor=anchor, pg_weight=0.3),
+        replace(SHORT, anchor=anchor, pg_weight=0.7, source=source),
+        replace(SHORT, anchor=anchor, pg_weight=-0.6, source=source),
+        replace(SHORT, anchor=anchor, pg_weight=0.0, nll_weight=0.2),
+    ]
+    rule = RatioRule("sequence")
+    batch = one_batch(rows, rule, aggregation="sum")
+    assert batch.ids_NT.shape[0] == 1
+    assert len(batch.rows) == len(rows)
+    result, grad = differentiate(batch, rule)
+    parts = [differentiate(one_batch([row], rule, aggregation="sum"), rule) for row in rows]
+    np.testing.assert_allclose(grad, sum(part for _, part in parts), rtol=1e-12)
+    assert result.loss.item() == pytest.approx(sum(one.loss.item() for one, _ in parts), rel=1e-12)
+
+
+def test_a_response_with_a_dropped_token_is_not_the_same_response():
+    dropped = replace(SHORT, usable=np.array([True, False]))
+    assert one_batch([SHORT, dropped]).ids_NT.shape[0] == 2
+
+
 @pytest.mark.parametrize(
     ("aggregation", "short", "long"),
     [("sum", -1 / 2, 1 / 4), ("sequence", -1 / 4, 1 / 16), ("token", -1 / 6, 1 / 12)],
