@@ -1,0 +1,109 @@
+"""Configurations from YAML and back: read, override, check, write.
+
+Whatever is wrong is an `InputError` that names the key, what was got and what is allowed.
+"""
+
+import difflib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+
+from mrl.config.schema import RunConfig, Section
+from mrl.errors import InputError
+
+
+def parse(values: Any, /, *, source: str = "configuration") -> RunConfig:
+    """Check a mapping against the schema.
+
+    Raises
+    ------
+    InputError
+        Naming each wrong key, what was got and what is expected.
+    """
+    if not isinstance(values, Mapping):
+        raise InputError(f"{source}: got {type(values).__name__}; expected a mapping of settings")
+    try:
+        return RunConfig.model_validate(values)
+    except ValidationError as error:
+        lines = [f"{source} is not right:"]
+        for problem in error.errors():
+            where = ".".join(str(part) for part in problem["loc"]) or "configuration"
+            message = problem["msg"].removeprefix("Value error, ")
+            if problem["type"] == "extra_forbidden":
+                message = "no such setting" + _nearest(str(problem["loc"][-1]))
+            got = "" if problem["type"] in ("missing", "value_error") else _got(problem["input"])
+            lines.append(f"  {where}: {message}{got}")
+        raise InputError("\n".join(lines)) from None
+
+
+def _nearest(key: str) -> str:
+    """A hint at the setting that was probably meant, of all that there are."""
+    sections = [Section]
+    for section in sections:  # grows while it is read
+        sections += section.__subclasses__()
+    known = {name for section in sections for name in section.model_fields}
+    close = difflib.get_close_matches(key, sorted(known), n=1)
+    return f" (did you mean {close[0]!r}?)" if close else "; mrl/config/schema.py has all of them"
+
+
+def _got(value: Any) -> str:
+    text = repr(value)
+    return f"; got {text if len(text) <= 80 else text[:77] + '...'}"
+
+
+def read(path: str | Path, /) -> dict[str, Any]:
+    """Read a YAML file into a mapping.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be read or is not a YAML mapping.
+    """
+    try:
+        values = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} is not valid YAML: {error}") from None
+    if not isinstance(values, dict):
+        raise InputError(f"{path} holds {type(values).__name__}; expected a mapping of settings")
+    return values
+
+
+def override(values: Mapping[str, Any], assignments: Iterable[str], /) -> dict[str, Any]:
+    """Apply ``section.key=value`` assignments (YAML values; list entries by number).
+
+    Raises
+    ------
+    InputError
+        If an assignment is not of that form or leads through something that is no section.
+    """
+    result: dict[str, Any] = yaml.safe_load(yaml.safe_dump(dict(values), sort_keys=False))
+    for assignment in assignments:
+        path, equals, text = assignment.partition("=")
+        if not equals or not path:
+            raise InputError(f"override {assignment!r} is not of the form section.key=value")
+        node: Any = result
+        *parents, last = path.split(".")
+        try:
+            for part in parents:
+                node = node[int(part)] if isinstance(node, list) else node.setdefault(part, {})
+            node[int(last) if isinstance(node, list) else last] = yaml.safe_load(text)
+        except (AttributeError, IndexError, TypeError, ValueError):
+            raise InputError(f"override {assignment!r}: {path!r} leads to no setting") from None
+        except yaml.YAMLError as error:
+            raise InputError(f"override {assignment!r}: not a YAML value: {error}") from None
+    return result
+
+
+def load(path: str | Path, assignments: Iterable[str] = (), /) -> RunConfig:
+    """Read, override and check a configuration; relative paths in it stay as written."""
+    return parse(override(read(path), assignments), source=str(path))
+
+
+def dump(config: RunConfig, /) -> str:
+    """The whole configuration as YAML, defaults included."""
+    return yaml.safe_dump(config.model_dump(), sort_keys=False, allow_unicode=True)
