@@ -304,7 +304,7 @@ class GateConfig(Section):
     replicas: int = Field(32, ge=4)
     """Seeds of toy training."""
     lr: float = Field(0.05, gt=0)
-    """Learning rate of toy training, in logit units a step."""
+    """Learning rate of toy training; plain gradient descent wants about 1."""
     max_stability_cost: float | None = Field(None, gt=0)
     """Bound on the population's tr Cov(g) relative to GRPO's; null: reported only."""
     min_support_gain: float | None = None
