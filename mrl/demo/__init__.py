@@ -80,8 +80,8 @@ def carry_out(plan: Plan, output: Path, workers: Workers, console: Console, /) -
     summary.merge(prediction, on=["regime", "mode", "policy"]).to_csv(
         output / "summary.csv", index=False
     )
-    for regime in plan.regimes:
-        console.print(table(summary, prediction, verdicts, plan, regime))
+    for regime, policy in itertools.product(plan.regimes, POLICIES):
+        console.print(table(summary, prediction, verdicts, plan, regime, policy))
     figure = planes(summary, prediction, plan.modes, plan.regimes)
     for ending in ("png", "svg"):
         figure.savefig(output / f"planes.{ending}", dpi=160)

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from rich import box
 from rich.table import Table
 from scipy import stats
 
@@ -95,41 +96,34 @@ def table(
     gate: dict[tuple[str, str], str],
     plan: Plan,
     regime: Regime,
+    policy: str,
     /,
 ) -> Table:
-    """One regime's rows: measured skills, and what the bandit predicted, side by side."""
+    """One receiver's rows in one regime: measured skills beside what the bandit predicted."""
     seeds = len(plan.seeds)
     spread = "Student t over seeds" if seeds > 1 else "bootstrap over held-out items"
     out = Table(
-        title=f"held-out pass@1 with 95% intervals ({spread}, {seeds} seed{'s' * (seeds > 1)}); "
+        title=f"{policy}: held-out pass@1 ± 95% ({spread}, {seeds} seed{'s' * (seeds > 1)})\n"
         f"{regime.label}",
-        caption="predicted by the bandit: cost = tr Cov(g) relative to GRPO, U = support gain on "
-        "the peer's skill; arrows: paired difference from GRPO excludes 0",
+        caption="predicted: cost = tr Cov(g) relative to GRPO, U = support gain on the peer's\n"
+        "skill; arrows: the paired difference from GRPO excludes 0",
+        box=box.SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
     )
-    out.add_column("sharing rule")
-    out.add_column("gate")
-    for policy in POLICIES:
-        for head in ("own skill", "peer's skill", "cost", "U"):
-            out.add_column(f"{policy}\n{head}", justify="right")
-    measured = {
-        (row["mode"], row["policy"], row["skill"]): row
-        for row in summary[summary["regime"] == regime.key].to_dict("records")
-    }
-    placed = {
-        (row["mode"], row["policy"]): row
-        for row in prediction[prediction["regime"] == regime.key].to_dict("records")
-    }
-    cells = []
-    for policy in POLICIES:
-        starts = [measured[BASELINE, policy, skill]["start"] for skill in ("own", "peer")]
-        cells += [*(f"{start:.2f}" for start in starts), "", ""]
-    out.add_row("start", "", *cells, end_section=True)
+    out.add_column("sharing rule", no_wrap=True)
+    out.add_column("gate", no_wrap=True)
+    for head in ("own skill", "peer's skill", "cost", "U"):
+        out.add_column(head, justify="right", no_wrap=True)
+    chosen = (summary["regime"] == regime.key) & (summary["policy"] == policy)
+    measured = {(row["mode"], row["skill"]): row for row in summary[chosen].to_dict("records")}
+    chosen = (prediction["regime"] == regime.key) & (prediction["policy"] == policy)
+    placed = {row["mode"]: row for row in prediction[chosen].to_dict("records")}
+    starts = [f"{measured[BASELINE, skill]['start']:.2f}" for skill in ("own", "peer")]
+    out.add_row("start", "", *starts, "", "", end_section=True)
     for mode in plan.modes:
-        cells = []
-        for policy in POLICIES:
-            cells += [_cell(measured[mode.key, policy, skill]) for skill in ("own", "peer")]
-            where = placed[mode.key, policy]
-            cells += [f"{where['relative_cost']:.2f}", f"{where['support_gain']:.2g}"]
+        cells = [_cell(measured[mode.key, skill]) for skill in ("own", "peer")]
+        where = placed[mode.key]
+        cells += [f"{where['relative_cost']:.2f}", f"{where['support_gain']:.2g}"]
         out.add_row(mode.label, gate[regime.key, mode.key], *cells)
     return out
 
@@ -149,5 +143,5 @@ def _verdict(gap: float, half: float, /) -> str:
 
 
 def _cell(row: dict[Hashable, Any], /) -> str:
-    arrow = {"up": " ↑", "down": " ↓"}.get(row["verdict"], "")
+    arrow = {"up": "↑", "down": "↓"}.get(row["verdict"], "")
     return f"{row['mean']:.2f} ± {row['half']:.2f}{arrow}"
