@@ -39,7 +39,7 @@ $(STAMP): pyproject.toml constraints.txt
 	$(PIP) -c constraints.txt -e '.[train,dev]'
 	@touch $@
 
-demo: setup ## predict, train two small models, report: about 5 minutes
+demo: setup ## predict, train two small models, report: about 6 minutes
 	$(BIN)/mrl demo --quick
 
 demo-full: setup ## all sharing rules, controls and seeds: about 45 minutes

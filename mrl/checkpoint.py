@@ -90,6 +90,12 @@ def restore(run: RunFolder, policies: Sequence[Policy], exchange: Exchange, /) -
     """
     path = latest(run.checkpoints) if run.resumed else None
     if path is None:
+        done = run.status.get("rounds_done", 0)
+        if run.resumed and done > 0:
+            raise RunError(
+                f"{run.path} has trained {done} rounds, but {run.checkpoints} holds no checkpoint; "
+                "put it back, or start the run again under another name"
+            )
         run.rewind({})
         exchange.rollback(0)
         return 0

@@ -220,6 +220,7 @@ def main(arguments: list[str] | None = None) -> Any:
     except (InputError, RunError) as error:
         Console(stderr=True).print(f"mrl: {error}", markup=False, highlight=False, soft_wrap=True)
         sys.exit(error.exit_code)
-    except KeyboardInterrupt:
-        Console(stderr=True).print("mrl: stopped; continue a run with --resume", markup=False)
-        sys.exit(130)
+    except SystemExit as end:
+        if end.code == 130:  # what an interrupt became
+            Console(stderr=True).print("mrl: stopped; continue a run with --resume", markup=False)
+        raise

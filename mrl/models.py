@@ -1,5 +1,6 @@
 """Models and tokenizers from folders, hub ids or a configuration."""
 
+import difflib
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,7 @@ def load_model(config: PolicyConfig, tokenizer: Any, /, *, seed: int) -> Any:
         if section.kind == "pretrained":
             model = AutoModelForCausalLM.from_pretrained(section.path, dtype=DTYPES[section.dtype])
         else:
+            _check_params(section.params, AutoConfig.for_model(section.model_type))
             settings = AutoConfig.for_model(
                 section.model_type,
                 **{
@@ -85,7 +87,7 @@ def load_model(config: PolicyConfig, tokenizer: Any, /, *, seed: int) -> Any:
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(seed)
                 model = AutoModelForCausalLM.from_config(settings, dtype=DTYPES[section.dtype])
-    except (OSError, ValueError, KeyError, TypeError, RuntimeError) as error:
+    except Exception as error:  # architectures check their settings each in their own way
         where = section.path if section.kind == "pretrained" else section.model_type
         raise InputError(
             f"policy {config.name!r}: no model could be made from {where!r} ({_first_line(error)})"
@@ -98,6 +100,15 @@ def load_model(config: PolicyConfig, tokenizer: Any, /, *, seed: int) -> Any:
             f"{len(tokenizer)} tokens; expected at least as many embeddings as tokens"
         )
     return model.train()
+
+
+def _check_params(params: dict[str, Any], known: Any, /) -> None:
+    """Refuse settings that the architecture does not have: it would ignore them."""
+    unknown = sorted(key for key in params if not hasattr(known, key))
+    if unknown:
+        close = difflib.get_close_matches(unknown[0], list(known.to_dict()), n=1)
+        hint = f"; did you mean {close[0]!r}?" if close else ""
+        raise ValueError(f"it has no settings {unknown}{hint}")
 
 
 def _first_line(error: Exception, /) -> str:

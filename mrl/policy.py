@@ -293,12 +293,9 @@ def build_policy(config: PolicyConfig, run: RunConfig, /, *, seed: int) -> Polic
     from mrl.models import load_model, load_tokenizer
 
     tokenizer = load_tokenizer(config)
-    device = run.device
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
     return Policy(
         name=config.name,
-        model=load_model(config, tokenizer, seed=seed).to(device),
+        model=load_model(config, tokenizer, seed=seed).to(_device(run.device)),
         tokenizer=tokenizer,
         probe=run.probe_of(config),
         sampling=run.sampling,
@@ -306,6 +303,18 @@ def build_policy(config: PolicyConfig, run: RunConfig, /, *, seed: int) -> Polic
         optimizer=config.optimizer,
         template=config.template,
     )
+
+
+def _device(name: str, /) -> torch.device:
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise InputError(f"device={name!r} is no device; expected cpu, cuda or auto") from None
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise InputError(f"device={name!r}, but no CUDA device is available; expected cpu or auto")
+    return device
 
 
 def build_policies(run: RunConfig, /) -> list[Policy]:

@@ -44,7 +44,9 @@ class RunFolder:
     @classmethod
     def open(cls, config: RunConfig, /, *, resume: bool, unvalidated: bool) -> Self:
         """The folder of a new run, or of one to be continued."""
-        return cls.reopen(config) if resume else cls.create(config, unvalidated=unvalidated)
+        opened = cls.reopen(config) if resume else cls.create(config, unvalidated=unvalidated)
+        opened.unvalidated |= unvalidated
+        return opened
 
     @classmethod
     def create(cls, config: RunConfig, /, *, unvalidated: bool) -> Self:
@@ -176,13 +178,27 @@ class RunFolder:
         )
 
     def positions(self) -> dict[str, int]:
-        """Length of each stream in bytes."""
+        """Length of each stream in bytes; they are on disk when this returns."""
         for file in self._files.values():
             file.flush()
+            os.fsync(file.fileno())
         return {name: file.tell() for name, file in self._files.items()}
 
     def rewind(self, positions: Mapping[str, int], /) -> None:
-        """Cut the streams back to where a checkpoint was taken."""
+        """Cut the streams back to where a checkpoint was taken.
+
+        Raises
+        ------
+        RunError
+            If a stream is shorter than it was then: something removed what it held.
+        """
+        for name, file in self._files.items():
+            size, position = file.seek(0, os.SEEK_END), positions.get(name, 0)
+            if size < position:
+                raise RunError(
+                    f"{self.path / name}.jsonl has {size} bytes; its checkpoint was taken at "
+                    f"{position}. Put the file back as it was, or start the run again"
+                )
         for name, file in self._files.items():
             file.truncate(positions.get(name, 0))
             file.seek(0, os.SEEK_END)
@@ -215,10 +231,12 @@ def read_status(path: Path, /) -> dict[str, Any]:
     """The content of a run's ``run.json``; empty where there is none."""
     try:
         status: dict[str, Any] = json.loads((path / "run.json").read_text(encoding="utf-8"))
+        if not isinstance(status, dict):
+            raise ValueError("it holds no mapping")
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as error:
-        raise RunError(f"{path / 'run.json'} cannot be read: {error}") from None
+        raise RunError(f"{path / 'run.json'} cannot be read: {error}; remove it") from None
     return status
 
 

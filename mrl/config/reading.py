@@ -45,7 +45,7 @@ def _nearest(key: str) -> str:
     for section in sections:  # grows while it is read
         sections += section.__subclasses__()
     known = {name for section in sections for name in section.model_fields}
-    close = difflib.get_close_matches(key, sorted(known), n=1)
+    close = difflib.get_close_matches(key, sorted(known - {key}), n=1)
     return f" (did you mean {close[0]!r}?)" if close else "; mrl/config/schema.py has all of them"
 
 

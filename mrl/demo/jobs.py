@@ -6,6 +6,7 @@ import queue
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from multiprocessing import connection
@@ -13,6 +14,8 @@ from typing import Any, Self
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from mrl.errors import RunError
 
 MAX_WORKERS = 8
 
@@ -71,7 +74,13 @@ class Workers:
                 finished, waiting = wait(waiting, timeout=0.2, return_when=FIRST_EXCEPTION)
                 _drain(reports, done)
                 for future in finished:
-                    future.result()
+                    try:
+                        future.result()
+                    except BrokenProcessPool:
+                        raise RunError(
+                            f"a worker process of {title} was killed, perhaps for want of memory; "
+                            "run it again, finished parts are kept"
+                        ) from None
                     done[futures[future].name] = futures[future].size
                 now = [name for name, count in done.items() if count < sizes[name]]
                 progress.update(line, completed=sum(done.values()), now=", ".join(now))

@@ -265,6 +265,8 @@ def write_text(path: Path, text: str, /) -> None:
     RunError
         If it cannot be written.
     """
+    if path.is_dir():
+        raise InputError(f"{path} is a folder; expected the name of a file to write")
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

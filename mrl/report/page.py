@@ -93,6 +93,8 @@ def write_report(
     heading = title or (loaded[0].name if len(loaded) == 1 else f"{len(loaded)} runs compared")
     page = render(cohorts(loaded), text.visible(heading))
     output = Path(output)
+    if output.is_dir():
+        raise InputError(f"{output} is a folder; expected the name of an HTML file to write")
     beside = output.with_name(f".{output.name}.{os.getpid()}.tmp")
     try:
         output.parent.mkdir(parents=True, exist_ok=True)

@@ -2,6 +2,7 @@
 
 import json
 import resource
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -138,6 +139,64 @@ def test_a_run_is_never_overwritten(mrl, config, folder):
     assert str(folder) in message
     assert "--resume" in message
     assert (folder / "metrics.jsonl").read_bytes() == before
+
+
+@pytest.mark.parametrize("stream", ["metrics", "samples", "timing"])
+def test_resume_refuses_a_stream_that_lost_what_it_held(mrl, config, folder, stream):
+    path = config()
+    assert mrl("train", path)[0] == 0
+    (folder / f"{stream}.jsonl").write_bytes(b"")
+    code, message = mrl("train", path, "--resume", "rounds=9")
+    assert code == 1
+    assert f"{stream}.jsonl has 0 bytes" in message
+    assert (folder / f"{stream}.jsonl").read_bytes() == b""
+
+
+def test_resume_refuses_a_trained_run_whose_checkpoints_are_gone(mrl, config, folder):
+    path = config()
+    assert mrl("train", path)[0] == 0
+    before = (folder / "metrics.jsonl").read_bytes()
+    shutil.rmtree(folder / "checkpoints")
+    code, message = mrl("train", path, "--resume", "rounds=9")
+    assert code == 1
+    assert "holds no checkpoint" in message
+    assert (folder / "metrics.jsonl").read_bytes() == before
+
+
+def test_unvalidated_stays_said_when_the_status_is_lost(mrl, config, folder):
+    path = config(2, probe={"kind": "sgt"})
+    assert mrl("train", path, "--unvalidated")[0] == 0
+    (folder / "run.json").write_text("[]")
+    code, message = mrl("train", path, "--unvalidated", "--resume")
+    assert code == 1
+    assert "run.json cannot be read" in message
+    (folder / "run.json").unlink()
+    assert mrl("train", path, "--unvalidated", "--resume")[0] == 0
+    assert status(folder)["unvalidated"] is True
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("device=banana", "'banana' is no device"),
+        ("policies.0.model.params.hidden_sise=8", "did you mean 'hidden_size'"),
+        ("policies.0.model.params.num_attention_heads=0", "no model could be made"),
+        ("policies.0.model.params.hidden_size=15", "no model could be made"),
+    ],
+)
+def test_models_and_devices_that_cannot_be(mrl, config, folder, override, words):
+    code, message = mrl("train", config(), override)
+    assert code == 2
+    assert words in message
+    assert not folder.exists()
+
+
+def test_a_folder_is_no_file_to_write(mrl, config, folder, tmp_path):
+    path = config()
+    assert mrl("train", path)[0] == 0
+    code, message = mrl("report", str(folder), "-o", str(tmp_path))
+    assert code == 2
+    assert "is a folder" in message
 
 
 def test_resume_needs_a_run_with_the_same_settings(mrl, config, folder):
