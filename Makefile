@@ -42,7 +42,7 @@ $(STAMP): pyproject.toml constraints.txt
 demo: setup ## predict, train two small models, report: about 6 minutes
 	$(BIN)/mrl demo --quick
 
-demo-full: setup ## all sharing rules, controls and seeds: about 45 minutes
+demo-full: setup ## all sharing rules, controls and seeds: about 50 minutes
 	$(BIN)/mrl demo --full
 
 test: setup ## all checks below, also when one of them fails
