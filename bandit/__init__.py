@@ -2,6 +2,6 @@
 
 from bandit import dynamics, exact, sampling, tradeoff
 from bandit.residual import Residual
-from bandit.worlds import World
+from bandit.world import World
 
 __all__ = ["Residual", "World", "dynamics", "exact", "sampling", "tradeoff"]

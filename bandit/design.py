@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bandit.probes import Probe
-from bandit.worlds import World
+from bandit.world import World
 
 
 @dataclass(frozen=True)

@@ -9,24 +9,29 @@ As in the trainer, peers see the rollouts that a policy drew for itself (the fir
 Source: docs/theory.md, section 6.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar, get_args
 
 import numpy as np
 import pandas as pd
+from rich.progress import track
 
 from bandit.design import Design, whole_number
 from bandit.execution import estimate
 from bandit.optimizers import Optimizer, OptimizerKind
+from bandit.parallel import checked_jobs, mapped
 from bandit.policies import entropy, log_probabilities, softmax
 from bandit.probes import Probe
 from bandit.probes.group import Array, Mask
 from bandit.residual import NO_RESIDUAL, Residual
-from bandit.rollouts import Arms, Rollouts, Stream, Streams, draw_each, redraw_dead
-from bandit.worlds import World
+from bandit.rollouts import Rollouts, Sample, Stream, Streams, draw_each, redraw_dead
+from bandit.world import World
 
 Setting = TypeVar("Setting")
 
+CHUNK_ROLLOUTS = 2**16
 RESCUE_BELOW = 0.05
 RESCUE_ABOVE = 0.2
 SOLVED = 0.5
@@ -44,10 +49,12 @@ def run(
     residual: Residual = NO_RESIDUAL,
     replicas: int = 1,
     seed: int = 0,
-    optimizer: OptimizerKind = "sgd",
+    optimizer: OptimizerKind | Sequence[OptimizerKind] = "sgd",
     max_norm: float | None = None,
     redraws: int = 0,
     collapse: float = 0.2,
+    n_jobs: int = 1,
+    progress: bool = False,
 ) -> pd.DataFrame:
     """Let all policies of a world learn from each other.
 
@@ -72,14 +79,19 @@ def run(
     seed : int
         Rollouts are drawn from the same uniform numbers for every rule, so that runs of two
         rules can be compared replica by replica.
-    optimizer : {"sgd", "adam", "natural"}
-        See `bandit.optimizers.Optimizer`.
+    optimizer : {"sgd", "adam", "natural"} or sequence of such
+        One for all policies or one each, see `bandit.optimizers.Optimizer`.
     max_norm : float, optional
         Bound on the norm of a policy's whole gradient, applied before the optimizer.
     redraws : int
         Dynamic sampling, as in `bandit.exact.moments`; peers see the first draws.
     collapse : float
         A run counts as collapsed once its value fell by this much from its best.
+    n_jobs : int
+        Processes that share the replicas, `replica_chunk` at a time; the result does not depend on
+        it. -1: one for each core.
+    progress : bool
+        Show a progress bar.
 
     Returns
     -------
@@ -103,26 +115,129 @@ def run(
     Jaccard index, averaged over the other policies, NaN while neither has solved any context. An
     arm of probability 0 keeps it, as no finite logit reaches it.
     """
-    probes = _each("probe", probe, world.n_policies)
-    rates = np.array(_each("lr", lr, world.n_policies), dtype=np.float64)
-    _check_settings(rates, optimizer, max_norm, collapse)
-    steps, replicas = whole_number("steps", steps, 0), whole_number("replicas", replicas, 1)
-    designs = [
-        Design.of(world, receiver=i, own=own, peers=_others(peers, i), redraws=redraws)
+    n = world.n_policies
+    job = _Job(
+        world=world,
+        probes=_each("probe", probe, n),
+        rates=_each("lr", lr, n),
+        optimizers=_each("optimizer", optimizer, n),
+        designs=[
+            Design.of(world, receiver=i, own=own, peers=_others(peers, i), redraws=redraws)
+            for i in range(n)
+        ],
+        residual=residual,
+        max_norm=max_norm,
+        steps=whole_number("steps", steps, 0),
+        seed=seed,
+    )
+    _check_settings(job, collapse)
+    size = replica_chunk(world, job.designs)
+    starts = range(0, whole_number("replicas", replicas, 1), size)
+    alone = checked_jobs(n_jobs) == 1
+    runs = mapped(
+        partial(_advance, job, progress and alone),
+        [(chunk, min(size, replicas - first)) for chunk, first in enumerate(starts)],
+        total=len(starts),
+        n_jobs=n_jobs,
+        progress=progress and not alone,
+        description="learning",
+    )
+    columns = list(runs)
+    return _frame(
+        {name: np.concatenate([c[name] for c in columns], axis=2) for name in columns[0]}, collapse
+    )
+
+
+def replica_chunk(world: World, designs: Sequence[Design], /) -> int:
+    """Replicas that are advanced together: about `CHUNK_ROLLOUTS` rollouts a step, at least 1."""
+    largest = max(max(design.rollouts for design in designs), world.n_arms)
+    return max(1, CHUNK_ROLLOUTS // (world.n_contexts * largest))
+
+
+@dataclass(frozen=True, eq=False)
+class _Job:
+    """All that a replica's course depends on."""
+
+    world: World
+    probes: list[Probe]
+    rates: list[float]
+    optimizers: list[OptimizerKind]
+    designs: list[Design]
+    residual: Residual
+    max_norm: float | None
+    steps: int
+    seed: int
+
+
+def _advance(job: _Job, progress: bool, piece: tuple[int, int], /) -> dict[str, Array]:
+    """Let some replicas learn; every figure has shape (steps + 1, N, replicas)."""
+    world = job.world
+    chunk, replicas = piece
+    learners = [
+        _Learner.start(world, i, replicas, job.optimizers[i], job.max_norm, job.rates[i])
         for i in range(world.n_policies)
     ]
-    start = log_probabilities(world.probs)[:, None]
-    logits = np.repeat(start, replicas, axis=1)
-    norms = np.full(logits.shape[:2], np.nan)
-    rule = Optimizer.start(optimizer, max_norm, world.weights, logits)
-    records = [_measure(world, softmax(logits), norms)]
-    for step in range(steps):
-        probs = softmax(logits)
-        gradient = _gradients(world, probs, probes, designs, residual, Streams(seed, step))
-        direction, norms = rule.direction(gradient * world.weights[:, None], probs, step + 1)
-        logits = logits + rates[:, None, None, None] * direction
-        records.append(_measure(world, softmax(logits), norms))
-    return _frame(records, collapse)
+    probs = np.stack([learner.probs() for learner in learners])
+    records = [_measure(world, probs, np.full(probs.shape[:2], np.nan))]
+    steps: Iterable[int] = range(job.steps)
+    if progress:
+        steps = track(steps, description=f"learning, {replicas} replicas")
+    for step in steps:
+        streams = Streams(job.seed, (step, chunk))
+        gradients = _gradients(job, probs, streams)
+        norms = [
+            learner.update(gradient, now, step + 1)
+            for learner, gradient, now in zip(learners, gradients, probs, strict=True)
+        ]
+        probs = np.stack([learner.probs() for learner in learners])
+        records.append(_measure(world, probs, np.stack(norms)))
+    return {name: np.stack([r[name] for r in records]) for name in records[0]}
+
+
+@dataclass(eq=False)
+class _Learner:
+    """One policy of all replicas (R of them), its parameters and its optimizer."""
+
+    parameters: Array  # (R, X, K) logits, or (R, D)
+    features: Array | None
+    optimizer: Optimizer
+    weights: Array
+    rate: float
+
+    @classmethod
+    def start(
+        cls,
+        world: World,
+        policy: int,
+        replicas: int,
+        kind: OptimizerKind,
+        max_norm: float | None,
+        rate: float,
+        /,
+    ) -> "_Learner":
+        features = world.features_of(policy)
+        if world.parameters is None:
+            first = log_probabilities(world.probs[policy])
+        else:
+            first = world.parameters[policy]
+        parameters = np.repeat(first[None], replicas, axis=0)
+        rule = Optimizer.start(kind, max_norm, world.weights, features, parameters)
+        return cls(parameters, features, rule, world.weights, rate)
+
+    def probs(self) -> Array:
+        """Arm probabilities, shape (R, X, K)."""
+        if self.features is None:
+            return softmax(self.parameters)
+        return softmax(np.einsum("xkd,rd->rxk", self.features, self.parameters))
+
+    def update(self, gradient: Array, probs: Array, step: int, /) -> Array:
+        """Move along per-context gradients (R, X, D) and return the norms (R,) of their sum."""
+        total = gradient * self.weights[:, None]
+        if self.features is not None:
+            total = total.sum(1)
+        direction, norms = self.optimizer.direction(total, probs, step)
+        self.parameters = self.parameters + self.rate * direction
+        return norms
 
 
 def summary(
@@ -188,30 +303,25 @@ def summary(
     return pd.DataFrame.from_dict(rows, orient="index").rename_axis("policy")
 
 
-def _gradients(
-    world: World,
-    probs: Array,
-    probes: Sequence[Probe],
-    designs: Sequence[Design],
-    residual: Residual,
-    streams: Streams,
-    /,
-) -> Array:
-    """One estimate for every policy, replica and context, shape (N, R, X, K)."""
+def _gradients(job: _Job, probs: Array, streams: Streams, /) -> list[Array]:
+    """One estimate for every policy, replica and context: N arrays of shape (R, X, D)."""
+    world, designs = job.world, job.designs
     asked = [d.own for d in designs]
     for design in designs:
         for j, count in design.peers:
             asked[j] = max(asked[j], count)
-    drawn: list[Arms] = [
-        draw_each(probs[i], size, streams.rng(Stream.ROLLOUTS, i)) for i, size in enumerate(asked)
+    drawn = [
+        Sample.of(world, draw_each(probs[i], size, streams.rng(Stream.ROLLOUTS, i)), streams, i)
+        for i, size in enumerate(asked)
     ]
-    gradients = np.empty_like(probs)
-    for i, (probe, design) in enumerate(zip(probes, designs, strict=True)):
-        mine = drawn[i][..., : design.own]
+    gradients = []
+    for i, (probe, design) in enumerate(zip(job.probes, designs, strict=True)):
+        mine = drawn[i].seen(design.own)
         if design.redraws:
             mine = redraw_dead(world, probs[i], mine, design, streams)
-        rollouts = Rollouts(mine, tuple(drawn[j][..., :count] for j, count in design.peers))
-        gradients[i], _ = estimate(world, probs, probe, design, residual, rollouts, streams)
+        rollouts = Rollouts(mine, tuple(drawn[j].seen(count) for j, count in design.peers))
+        gradient, _ = estimate(world, probs, probe, design, job.residual, rollouts, streams)
+        gradients.append(gradient)
     return gradients
 
 
@@ -248,8 +358,7 @@ def _overlap(solved: Mask, /) -> Array:
     return np.divide(total, count, out=np.full_like(total, np.nan), where=count > 0)
 
 
-def _frame(records: Sequence[Mapping[str, Array]], collapse: float, /) -> pd.DataFrame:
-    columns = {name: np.stack([r[name] for r in records]) for name in records[0]}
+def _frame(columns: dict[str, Array], collapse: float, /) -> pd.DataFrame:
     steps, policies, replicas = np.indices(columns["value"].shape)
     best = np.maximum.accumulate(columns["value"], axis=0)
     fell = columns["value"] <= best - collapse
@@ -272,7 +381,7 @@ def _others(peers: int | Mapping[int, int], receiver: int, /) -> int | dict[int,
 
 def _each(name: str, setting: Setting | Sequence[Setting], policies: int, /) -> list[Setting]:
     """One setting a policy, from one for all or a sequence."""
-    if not isinstance(setting, Sequence):
+    if isinstance(setting, str) or not isinstance(setting, Sequence):
         return [setting] * policies
     if len(setting) != policies:
         raise ValueError(
@@ -281,18 +390,13 @@ def _each(name: str, setting: Setting | Sequence[Setting], policies: int, /) -> 
     return list(setting)
 
 
-def _check_settings(
-    rates: Array, optimizer: str, max_norm: float | None, collapse: float, /
-) -> None:
+def _check_settings(job: _Job, collapse: float, /) -> None:
+    kinds = get_args(OptimizerKind)
+    norm = job.max_norm
     checks = [
-        ("lr", rates.tolist(), bool(np.isfinite(rates).all()), "finite numbers"),
-        (
-            "optimizer",
-            optimizer,
-            optimizer in get_args(OptimizerKind),
-            f"{get_args(OptimizerKind)}",
-        ),
-        ("max_norm", max_norm, max_norm is None or max_norm > 0, "None or a number > 0"),
+        ("lr", job.rates, bool(np.isfinite(job.rates).all()), "finite numbers"),
+        ("optimizer", job.optimizers, all(kind in kinds for kind in job.optimizers), f"{kinds}"),
+        ("max_norm", norm, norm is None or norm > 0, "None or a number > 0"),
         ("collapse", collapse, collapse > 0, "a number > 0"),
     ]
     for name, value, sound, allowed in checks:

@@ -6,20 +6,24 @@ is read off: no formula of any rule is repeated here. What is left is linear alg
 Source: docs/theory.md, sections 2 and 3.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
+from bandit.compositions import distribution
 from bandit.design import Design, needs_text
-from bandit.enumeration import Classes, average
-from bandit.moments import Moments, support_gain
-from bandit.policies import log_ratio, score_sum, squared_scores
+from bandit.enumeration import Averages, Classes, average
+from bandit.moments import Moments
+from bandit.policies import log_ratio, pull_back, score_sum, squared_scores
 from bandit.probes import Group, Probe, RatioRule
 from bandit.probes.group import Array
 from bandit.residual import NO_RESIDUAL, Residual
-from bandit.worlds import World
+from bandit.world import World
+
+BLOCK = 2**22
 
 
 def moments(
@@ -60,7 +64,8 @@ def moments(
     Returns
     -------
     Moments
-        Per context, X of them; gradients with respect to K logits.
+        Per context, X of them; gradients with respect to the receiver's D parameters (K logits in a
+        tabular world).
 
     Raises
     ------
@@ -72,18 +77,16 @@ def moments(
     Notes
     -----
     Contexts with the same set of reward levels share one enumeration; its cost does not depend
-    on the number of arms.
+    on the number of arms. For a rule that pools its peers (`Probe.pools_peers`, as all rules here)
+    it is polynomial in their number; for others it is a product over peers.
     """
     design = Design.of(world, receiver=receiver, own=own, peers=peers, redraws=redraws)
-    parts = [
-        _part(world, probe, design, residual, levels, contexts)
-        for levels, contexts in _contexts_by_levels(world)
-    ]
-    shape = world.rewards.shape
+    parts = list(_parts(world, probe, design, residual))
+    shape = (world.n_contexts, world.n_parameters(receiver))
     mean, restricted, trace = np.zeros(shape), np.zeros(shape), np.zeros(shape[0])
     for part in parts:
-        mean[part.contexts] = part.mean(part.first)
-        restricted[part.contexts] = part.mean(part.first_without_success)
+        mean[part.contexts] = part.mean(part.averages.first)
+        restricted[part.contexts] = part.mean(part.averages.first_without_success)
         trace[part.contexts] = part.covariance_trace()
 
     def covariance() -> Array:
@@ -93,15 +96,106 @@ def moments(
         return full
 
     return Moments(
+        world=world,
+        receiver=receiver,
         mean=mean,
         covariance_trace=trace,
-        support_gain=support_gain(world, receiver, restricted),
-        true_gradient=world.true_gradient(receiver),
         mean_without_success=restricted,
-        probs=world.probs[receiver],
-        success=world.success,
-        weights=world.weights,
         full_covariance=covariance,
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Bias:
+    """Where ``E[g] - g*`` of a rule with a ratio term comes from; the parts add up to `total`.
+
+    Attributes
+    ----------
+    total : ndarray, shape (X, D)
+        ``E[g] - g*``.
+    normalisation : ndarray, shape (X, D)
+        What baseline and scale do: the difference that is left when peers' rollouts stand for the
+        receiver's own without loss, ``(kappa - 1) g*`` with binary rewards.
+    missing_support : ndarray, shape (X, D)
+        Arms of the receiver that a peer never plays, or whose texts it loses more often than those
+        of other arms with the same reward.
+    residual : ndarray, shape (X, D)
+        The error delta of the log-ratio, and the gate.
+    truncation : ndarray, shape (X, D)
+        The cap; for ``ratio="none"``, weight 1 in place of the ratio.
+    """
+
+    total: Array
+    normalisation: Array
+    missing_support: Array
+    residual: Array
+    truncation: Array
+
+
+def bias(
+    world: World,
+    probe: Probe,
+    /,
+    *,
+    receiver: int = 0,
+    own: int,
+    peers: int | Mapping[int, int],
+    residual: Residual = NO_RESIDUAL,
+) -> Bias:
+    """Decompose the bias of a rule that weights peers' rollouts by a ratio (PRP).
+
+    The mean gradient is linear in the mean weights ``E[w | arm]``, given how rewards fall. So the
+    weights are put in one after another: ideal ones, under which a peer's rollouts of a reward
+    level stand for the receiver's own of that level; exact ratios on what the peer can send; with
+    the residual; with the cap. Each part is the difference that one replacement makes. Other orders
+    would divide the same total otherwise.
+
+    Parameters
+    ----------
+    world, probe, receiver, own, peers, residual
+        As in `moments`.
+
+    Returns
+    -------
+    Bias
+        Per context, in the receiver's D parameters.
+
+    Raises
+    ------
+    ValueError
+        If the rule has no ratio term, or as in `moments`.
+
+    Notes
+    -----
+    Source: docs/theory.md, section 2 (PRP).
+    """
+    rule = ratio_rule(probe)
+    if rule is None:
+        raise ValueError(
+            f"{probe.kind} weights no rollout by a ratio; expected a rule with a ratio term, "
+            "such as PRP"
+        )
+    design = Design.of(world, receiver=receiver, own=own, peers=peers)
+    uncapped = RatioRule(rule.kind, gated=rule.gated)
+    exactly = RatioRule(gated=False)
+    stages = np.zeros((4, world.n_contexts, world.n_parameters(receiver)))
+    for part in _parts(world, probe, design, residual):
+        first = part.averages.first
+        stages[0, part.contexts] = part.mean(first, part.ideal_arms())
+        for stage, (each, noise) in enumerate(
+            [(exactly, NO_RESIDUAL), (uncapped, residual), (rule, residual)], start=1
+        ):
+            if rule.kind == "none" and stage == 2:  # no ratio is computed, so nothing disturbs it
+                each, noise = exactly, NO_RESIDUAL
+            stages[stage, part.contexts] = part.mean(first, part.weighted_arms(each, noise)[0])
+    true = world.true_gradient(receiver)
+    ideal, sendable, disturbed, final = stages
+    return Bias(
+        total=final - true,
+        normalisation=ideal - true,
+        missing_support=sendable - ideal,
+        residual=disturbed - sendable,
+        truncation=final - disturbed,
     )
 
 
@@ -116,11 +210,9 @@ def dead_probability(world: World, /, *, receiver: int = 0, own: int) -> Array:
         By context.
     """
     design = Design.of(world, receiver=receiver, own=own, peers=0)
-    dead = np.zeros(world.n_contexts)
-    for levels, contexts in _contexts_by_levels(world):
-        reached = world.rewards[contexts][:, None, :] == levels[:, None]
-        mass = np.where(reached, world.probs[receiver][contexts][:, None, :], 0.0).sum(-1)
-        dead[contexts] = (mass**design.own).sum(-1)
+    levels = np.unique(world.rewards)
+    mass = np.einsum("xlk,xk->xl", world.verdict_table(levels), world.probs[receiver])
+    dead: Array = (mass**design.own).sum(-1)
     return dead
 
 
@@ -138,14 +230,55 @@ def rescue_probability(
     Returns
     -------
     ndarray, shape (X,)
-        Probability that the receiver has no success and some peer has one that it can use.
+        Probability that the receiver has no success and some peer has one that it can use. Both
+        are what the verifier calls a success.
     """
     design = Design.of(world, receiver=receiver, own=own, peers=peers)
     unaided = np.ones(world.n_contexts)
-    for j, count in design.peers:
-        usable = world.probs[j] * (1 - residual.drop_table(j, world.rewards.shape))
-        unaided *= (1 - np.where(world.success, usable, 0.0).sum(-1)) ** count
-    return (1 - world.success_probability[receiver]) ** design.own * (1 - unaided)
+    for (_, count), usable in zip(design.peers, _usable(world, design, residual), strict=True):
+        unaided *= (1 - usable.sum(-1)) ** count
+    return (1 - world.verdict_probability[receiver]) ** design.own * (1 - unaided)
+
+
+def rescue_distribution(
+    world: World,
+    /,
+    *,
+    receiver: int = 0,
+    own: int,
+    peers: int | Mapping[int, int],
+    residual: Residual = NO_RESIDUAL,
+) -> Array:
+    """Which arm a rescue teaches: ``mu+ = sum_j E[c_j/C given C >= 1] pi_j(. given success)``.
+
+    Its sum over truly successful arms is the share of rescues that teach a right answer, which is 1
+    unless the verifier errs.
+
+    Returns
+    -------
+    ndarray, shape (X, K)
+        Sums to 1; NaN where no peer can rescue.
+    """
+    design = Design.of(world, receiver=receiver, own=own, peers=peers)
+    usable = _usable(world, design, residual)
+    total = np.zeros(world.rewards.shape)
+    sizes = [count for _, count in design.peers]
+    chance = np.array([arms.sum(-1) for arms in usable]).T[..., None]  # (X, J, 1)
+    chance = np.concatenate([chance, 1 - chance], axis=-1) if design.peers else chance
+    for j, arms in enumerate(usable):
+        left = [count - (i == j) for i, count in enumerate(sizes)]
+        others = distribution(chance, left)  # of C - 1, given that one rollout of j is a success
+        picked = others @ (1 / np.arange(1, others.shape[1] + 1))
+        total += sizes[j] * picked[:, None] * arms
+    mass = total.sum(-1, keepdims=True)
+    return np.divide(total, mass, out=np.full_like(total, np.nan), where=mass > 0)
+
+
+def _usable(world: World, design: Design, residual: Residual, /) -> list[Array]:
+    """Probability (X, K), by peer, that a rollout is of an arm, called a success and usable."""
+    kept = [1 - residual.drop_table(j, world.rewards.shape) for j, _ in design.peers]
+    sources = [world.probs[j] for j, _ in design.peers]
+    return [a * b * world.called_success for a, b in zip(sources, kept, strict=True)]
 
 
 def ratio_rule(probe: Probe, /) -> RatioRule | None:
@@ -154,117 +287,206 @@ def ratio_rule(probe: Probe, /) -> RatioRule | None:
     return next(iter(probe.outcomes(group)))[1].peer_ratio
 
 
-def _contexts_by_levels(world: World, /) -> Iterator[tuple[Array, NDArray[np.int64]]]:
-    """Yield each set of reward levels with the contexts that have it."""
+def _parts(world: World, probe: Probe, design: Design, residual: Residual, /) -> Iterator["_Part"]:
+    """Average over compositions for contexts that share reward levels, a few at a time."""
     by_levels: dict[tuple[float, ...], list[int]] = {}
-    for x, rewards in enumerate(world.rewards):
-        by_levels.setdefault(tuple(np.unique(rewards).tolist()), []).append(x)
+    if world.wrong_verdict is not None:  # every reward can be seen everywhere
+        by_levels[tuple(np.unique(world.rewards).tolist())] = list(range(world.n_contexts))
+    else:
+        for x, rewards in enumerate(world.rewards):
+            by_levels.setdefault(tuple(np.unique(rewards).tolist()), []).append(x)
+    size = max(1, BLOCK // (world.n_arms * (1 + sum(m > 0 for _, m in design.peers)) ** 2))
     for levels, contexts in by_levels.items():
-        yield np.array(levels), np.array(contexts)
+        for start in range(0, len(contexts), size):
+            block = np.array(contexts[start : start + size])
+            yield _Part.of(world, probe, design, residual, np.array(levels), block)
 
 
 @dataclass(frozen=True, eq=False)
 class _Part:
-    """Averages over compositions for contexts (X of them) that share reward levels.
+    """Averages over compositions for X contexts, and the arms that they are about.
 
-    Given the counts, the estimate's mean is ``sum_f S_f v_f`` with features f: (class of a
-    source, route), ``v_f`` the mean score of the class with the route's weight, and ``S_f`` the
-    sum of the rule's coefficients over the class. `first` holds ``E[S_f]``, `pairs`
-    ``E[S_f S_f']``, and `squares` the mean sum of squared coefficients by class.
+    Given the counts, the estimate's mean is ``sum_f S_f v_f`` with the features f of
+    `bandit.enumeration.Averages` and ``v_f`` the mean of weight times score in the class.
     """
 
+    world: World
+    design: Design
+    residual: Residual
+    rule: RatioRule | None
     contexts: NDArray[np.int64]
-    probs: Array
-    arms: Array  # (X, F, K): weight of each arm's score in v_f
-    square_arms: Array  # (X, Q, K): the same for squared coefficients
-    square_features: NDArray[np.int64]  # (Q, 2): which two features a square belongs to
-    first: Array
-    first_without_success: Array
-    pairs: Array
-    squares: Array
+    own: Classes
+    peers: tuple[Classes, ...]
+    averages: Averages
 
-    def mean(self, coefficients: Array, /) -> Array:
-        return score_sum(np.einsum("xf,xfk->xk", coefficients, self.arms), self.probs)
+    @classmethod
+    def of(
+        cls,
+        world: World,
+        probe: Probe,
+        design: Design,
+        residual: Residual,
+        levels: Array,
+        contexts: NDArray[np.int64],
+        /,
+    ) -> "_Part":
+        """Sort rollouts into classes, put every composition before the rule, and average."""
+        verdicts = world.verdict_table(levels)[contexts]
+        keep_rewards = "group_stats" in probe.needs
 
+        def classes(members: Sequence[tuple[int, int]], text: bool) -> Classes:
+            probs = np.stack([world.probs[j][contexts] for j, _ in members], axis=1)
+            drop = np.zeros((1, 1, 1))
+            if text:
+                tables = [residual.drop_table(j, world.rewards.shape) for j, _ in members]
+                drop = np.stack([table[contexts] for table in tables], axis=1)
+            return Classes.of(members, levels, verdicts, probs, drop, keep_rewards)
+
+        seen = design.peers if probe.needs else ()
+        pools = [seen] if probe.pools_peers and seen else [(member,) for member in seen]
+        own = classes([(design.receiver, design.own)], False)
+        peers = tuple(classes(pool, needs_text(probe)) for pool in pools)
+        averages = average(probe, own, peers, world.success_threshold, design.redraws)
+        return cls(world, design, residual, ratio_rule(probe), contexts, own, peers, averages)
+
+    @property
+    def probs(self) -> Array:
+        """The receiver's policy, shape (X, K)."""
+        return self.world.probs[self.design.receiver][self.contexts]
+
+    @cached_property
+    def features(self) -> Array | None:
+        """The receiver's linear features, shape (X, K, D)."""
+        features = self.world.features_of(self.design.receiver)
+        return None if features is None else features[self.contexts]
+
+    def plain_arms(self) -> list[Array]:
+        """Probability of arms given the class, (X, J * C, K) for each pool of peers."""
+        return [_flat(p.arms) for p in self.peers]
+
+    def weighted_arms(
+        self, rule: RatioRule | None, residual: Residual, /
+    ) -> tuple[list[Array], list[Array]]:
+        """The same, times the mean weight of a rollout of the arm, and times its mean square."""
+        first, second = [], []
+        for pool in self.peers:
+            if rule is None:
+                first.append(np.zeros_like(_flat(pool.arms)))
+                second.append(first[-1])
+                continue
+            members = [self._weight_moments(rule, residual, j) for j, _ in pool.pool.members]
+            for into, moment in zip((first, second), zip(*members, strict=True), strict=True):
+                weights = np.stack(moment, axis=1)[:, :, None, :]
+                into.append(_flat(_times(pool.arms, weights)))
+        return first, second
+
+    def _weight_moments(
+        self, rule: RatioRule, residual: Residual, peer: int, /
+    ) -> tuple[Array, Array]:
+        probs = self.world.probs
+        if rule.kind == "none":
+            ones = np.ones((len(self.contexts), 1))
+            return ones, ones
+        ratios = log_ratio(probs[self.design.receiver], probs[peer])
+        first, second = residual.weight_moments(rule, ratios, peer)
+        return first[self.contexts], second[self.contexts]
+
+    def ideal_arms(self) -> list[Array]:
+        """The receiver's own arms of the class's reward, over the source's chance of it."""
+        probs = self.probs
+        ideal = []
+        for pool in self.peers:
+            verdicts = self.world.verdict_table(pool.pool.rewards)[self.contexts][:, None]
+            sources = np.stack(
+                [self.world.probs[j][self.contexts] for j, _ in pool.pool.members], axis=1
+            )
+            mass = (verdicts * sources[:, :, None, :]).sum(-1, keepdims=True)
+            mine = verdicts * probs[:, None, None, :] * pool.pool.representable[:, None]
+            shape = pool.arms.shape
+            arms = np.divide(
+                np.broadcast_to(mine, shape),
+                np.broadcast_to(mass, shape),
+                out=np.zeros(shape),
+                where=np.broadcast_to(mass > 0, shape),
+            )
+            ideal.append(_flat(arms))
+        return ideal
+
+    def mean(self, coefficients: Array, ratio_arms: list[Array] | None = None, /) -> Array:
+        """``sum_f c_f v_f`` in the receiver's parameters, shape (X, D)."""
+        if ratio_arms is None:
+            ratio_arms = self.weighted[0]
+        arms = [_flat(self.own.arms), *ratio_arms, *self.plain_arms()]
+        total, at = np.zeros_like(self.probs), 0
+        for block in arms:
+            share = coefficients[:, at : at + block.shape[1]]
+            if share.any():
+                total += (share[:, None, :] @ block)[:, 0]
+            at += block.shape[1]
+        return pull_back(score_sum(total, self.probs), self.features)
+
+    @cached_property
+    def weighted(self) -> tuple[list[Array], list[Array]]:
+        """`weighted_arms` under the rule and the residual that there are."""
+        return self.weighted_arms(self.rule, self.residual)
+
+    @cached_property
     def spread(self) -> Array:
         """Weights (X, F, F) on ``v_f v_f'^T`` in the covariance."""
-        weights = self.pairs - self.first[:, :, None] * self.first[:, None, :]
-        for q, (f, other) in enumerate(self.square_features):
-            half = self.squares[:, q] / 2
-            weights[:, f, other] -= half
-            weights[:, other, f] -= half
-        return weights
+        first = self.averages.first
+        return self.averages.pairs - first[:, :, None] * first[:, None, :]
+
+    @cached_property
+    def scores(self) -> Array:
+        """``v_f`` of every feature, shape (X, F, D)."""
+        arms = np.concatenate([_flat(self.own.arms), *self.weighted[0], *self.plain_arms()], axis=1)
+        return pull_back(score_sum(arms, self.probs[:, None, :]), _over_features(self.features))
+
+    @cached_property
+    def within(self) -> Array:
+        """Weights (X, K) on ``s(y) s(y)^T`` in the covariance."""
+        squares = self.averages.peer_squares
+        total = (self.averages.own_squares[:, None, :] @ _flat(self.own.arms))[:, 0]
+        once, twice = self.weighted
+        for route, blocks in enumerate((twice, once, self.plain_arms())):
+            at = 0
+            for block in blocks:
+                share = squares[:, route, at : at + block.shape[1]]
+                if share.any():
+                    total += (share[:, None, :] @ block)[:, 0]
+                at += block.shape[1]
+        return total
 
     def covariance_trace(self) -> Array:
-        within = np.einsum("xq,xqk->xk", self.squares, self.square_arms)
-        scores = score_sum(self.arms, self.probs[:, None, :])
-        trace = (within * squared_scores(self.probs)).sum(-1)
-        trace += np.einsum("xfg,xfk,xgk->x", self.spread(), scores, scores, optimize=True)
+        """``tr Cov(g)``, shape (X,)."""
+        trace = (self.within * squared_scores(self.probs, self.features)).sum(-1)
+        gram = self.scores @ self.scores.swapaxes(1, 2)
+        trace += (self.spread * gram).sum((1, 2))
         return np.maximum(trace, 0.0)  # rounding can leave -1e-18 where nothing varies
 
     def covariance(self) -> Array:
-        within = np.einsum("xq,xqk->xk", self.squares, self.square_arms)
-        scores = score_sum(self.arms, self.probs[:, None, :])
-        cross = within[:, :, None] * self.probs[:, None, :]
-        outer = self.probs[:, :, None] * self.probs[:, None, :]
+        """``Cov(g)``, shape (X, D, D)."""
+        within, probs = self.within, self.probs
+        cross = within[:, :, None] * probs[:, None, :]
+        outer = probs[:, :, None] * probs[:, None, :]
         full = outer * within.sum(-1)[:, None, None] - cross - cross.swapaxes(1, 2)
-        full += within[:, :, None] * np.eye(self.probs.shape[-1])
-        return full + np.einsum("xfg,xfk,xgl->xkl", self.spread(), scores, scores, optimize=True)
+        full += within[:, :, None] * np.eye(probs.shape[-1])
+        if self.features is not None:
+            full = self.features.swapaxes(1, 2) @ full @ self.features
+        between: Array = self.scores.swapaxes(1, 2) @ self.spread @ self.scores
+        return full + between
 
 
-def _part(
-    world: World,
-    probe: Probe,
-    design: Design,
-    residual: Residual,
-    levels: Array,
-    contexts: NDArray[np.int64],
-    /,
-) -> _Part:
-    """Average over compositions for `contexts`, and tie the averages to arms."""
-    rewards, probs = world.rewards[contexts], world.probs[:, contexts]
-    text = needs_text(probe)
-    own = Classes.of(
-        design.receiver, design.own, levels, rewards, probs[design.receiver], None, False
-    )
-    peers = [
-        Classes.of(
-            j,
-            size,
-            levels,
-            rewards,
-            probs[j],
-            residual.drop_table(j, world.rewards.shape)[contexts] if text else None,
-            "group_stats" in probe.needs,
-        )
-        for j, size in (design.peers if probe.needs else ())
-    ]
-    averages = average(probe, own, peers, world.success_threshold, design.redraws)
-    rule = ratio_rule(probe)
-    once, weighted, squared = [], [], []
-    for classes in peers:
-        arms, j = classes.arms, classes.source.policy
-        first, second = np.zeros(rewards.shape), np.zeros(rewards.shape)
-        if rule is not None:
-            ratios = log_ratio(probs[design.receiver], probs[j])
-            first, second = residual.weight_moments(rule, ratios, j)
-        once.append(arms)
-        weighted.append(arms * np.where(arms > 0, first[:, None, :], 0.0))
-        squared.append(arms * np.where(arms > 0, second[:, None, :], 0.0))
-    n_own, n_peer = own.arms.shape[1], sum(p.arms.shape[1] for p in peers)
-    mine, with_ratio = np.arange(n_own), n_own + np.arange(n_peer)
-    plain = with_ratio + n_peer
-    return _Part(
-        contexts,
-        probs[design.receiver],
-        np.concatenate([own.arms, *weighted, *once], axis=1),
-        np.concatenate([own.arms, *squared, *weighted, *once], axis=1),
-        np.stack(
-            [
-                np.concatenate([mine, with_ratio, with_ratio, plain]),
-                np.concatenate([mine, with_ratio, plain, plain]),
-            ],
-            axis=-1,
-        ),
-        *averages,
-    )
+def _flat(arms: Array, /) -> Array:
+    """Members and classes (X, J, C, K) in one axis, shape (X, J * C, K)."""
+    return arms.reshape(len(arms), -1, arms.shape[-1])
+
+
+def _times(arms: Array, weights: Array, /) -> Array:
+    """Arms times weights, 0 where there is no arm even if the weight overflows."""
+    return np.multiply(arms, weights, out=np.zeros_like(arms), where=arms > 0)
+
+
+def _over_features(features: Array | None, /) -> Array | None:
+    """Linear features (X, K, D) as they apply to gradients (X, F, K)."""
+    return None if features is None else features[:, None]

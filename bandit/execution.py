@@ -10,12 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bandit.design import Design, needs_text
-from bandit.policies import log_ratio, score_sum
+from bandit.policies import log_ratio, pull_back
 from bandit.probes import Credit, Group, Probe, RatioRule
 from bandit.probes.group import Array, Mask
 from bandit.residual import Residual
-from bandit.rollouts import Arms, Rollouts, Stream, Streams, of_arms
-from bandit.worlds import World
+from bandit.rollouts import Arms, Rollouts, Stream, Streams, memory_order, of_arms
+from bandit.world import World
 
 
 def execute(
@@ -25,6 +25,8 @@ def execute(
     credit: Credit,
     ratio_weights: Array | None = None,
     /,
+    *,
+    out: Array | None = None,
 ) -> Array:
     """Form the gradient that a credit stands for: all of the theory executes credit here.
 
@@ -43,6 +45,8 @@ def execute(
         Credit with batch shape (..., X).
     ratio_weights : ndarray, shape (..., X, M), optional
         Weight w of each peer rollout under ``credit.peer_ratio``; needed exactly if that is set.
+    out : ndarray, shape (..., X, K), optional
+        Where to write the result; contiguous.
 
     Returns
     -------
@@ -59,13 +63,17 @@ def execute(
             f"credit.peer_ratio is {credit.peer_ratio} and ratio_weights "
             f"{'are missing' if ratio_weights is None else 'were given'}; expected both or neither"
         )
-    arm_weights = _by_arm(own_arms, credit.own_weight, probs.shape[-1])
+    terms = [(own_arms, credit.own_weight)]
     if ratio_weights is not None:
-        on_peers = credit.peer_weight * ratio_weights + credit.nll_weight
-        arm_weights += _by_arm(peer_arms, on_peers, probs.shape[-1])
+        terms.append((peer_arms, credit.peer_weight * ratio_weights + credit.nll_weight))
     elif credit.nll_weight.any():
-        arm_weights += _by_arm(peer_arms, credit.nll_weight, probs.shape[-1])
-    return score_sum(arm_weights, probs)
+        terms.append((peer_arms, credit.nll_weight))
+    # sum_i c_i (e_y(i) - pi): the dense part first, then one entry for each rollout
+    total = sum(weights.sum(-1) for _, weights in terms)
+    gradient: Array = np.multiply(np.negative(total)[..., None], probs, out=out, order="C")
+    for arms, weights in terms:
+        _add_by_arm(gradient, arms, weights)
+    return gradient
 
 
 def estimate(
@@ -77,6 +85,8 @@ def estimate(
     rollouts: Rollouts,
     streams: Streams,
     /,
+    *,
+    out: Array | None = None,
 ) -> tuple[Array, Mask]:
     """One gradient estimate for each sampled group.
 
@@ -92,22 +102,26 @@ def estimate(
         The sampled arms, batch shape (..., X).
     streams : Streams
         Random numbers for residuals and for the rule's own draws.
+    out : ndarray, shape (..., X, D), optional
+        Where to write the gradient; contiguous.
 
     Returns
     -------
-    gradient : ndarray, shape (..., X, K)
-        With respect to the receiver's logits.
+    gradient : ndarray, shape (..., X, D)
+        With respect to the receiver's parameters.
     no_success : ndarray of bool, shape (..., X)
         Groups without an own success.
     """
     who = design.receiver
     seen = design.peers if probe.needs else ()
-    arms = rollouts.peers if probe.needs else ()
-    none = rollouts.own[..., :0]
-    peer_arms = _side_by_side(arms, none)
+    samples = rollouts.peers if probe.needs else ()
+    arms = [sample.arms for sample in samples]
+    peer_arms = _side_by_side(arms, rollouts.own.arms[..., :0])
     group = Group(
-        own_rewards=of_arms(world.rewards, rollouts.own),
-        peer_rewards=of_arms(world.rewards, peer_arms),
+        own_rewards=rollouts.own.rewards,
+        peer_rewards=_side_by_side(
+            [sample.rewards for sample in samples], rollouts.own.rewards[..., :0]
+        ),
         peer_source=design.peer_source if probe.needs else None,
         # one bit broadcast, not an array: masks then follow the layout of the rewards, which
         # makes masked sums several times faster
@@ -122,12 +136,18 @@ def estimate(
     weights = None
     if credit.peer_ratio is not None:
         by_peer = [
-            _ratio_weights(credit.peer_ratio, probs, residual, (who, j), drawn, streams)
+            _ratio_weights(credit.peer_ratio, world, probs, residual, (who, j), drawn, streams)
             for (j, _), drawn in zip(seen, arms, strict=True)
         ]
-        weights = _side_by_side(by_peer, none)
-    gradient = execute(probs[who], rollouts.own, peer_arms, credit, weights)
-    return gradient, np.logical_not(group.own_success.any(-1))
+        weights = _side_by_side(by_peer, rollouts.own.rewards[..., :0])
+    no_success = np.logical_not(group.own_success.any(-1))
+    features = world.features_of(who)
+    if features is None:
+        return execute(
+            probs[who], rollouts.own.arms, peer_arms, credit, weights, out=out
+        ), no_success
+    gradient = execute(probs[who], rollouts.own.arms, peer_arms, credit, weights)
+    return pull_back(gradient, features, out=out), no_success
 
 
 def _side_by_side(parts: Sequence[NDArray[Any]], none: NDArray[Any], /) -> NDArray[Any]:
@@ -136,19 +156,12 @@ def _side_by_side(parts: Sequence[NDArray[Any]], none: NDArray[Any], /) -> NDArr
     return np.concatenate(parts, axis=-1) if parts else none
 
 
-def _by_arm(arms: Arms, values: Array, n_arms: int, /) -> Array:
-    """Sum of the values of the rollouts (..., R) that drew each arm, shape (..., K)."""
-    batch = arms.shape[:-1]
-    groups = int(np.prod(batch))
-    # arms run slowest, as rollouts do in the input: sums over either are sums of long vectors
-    cell = arms * groups + np.arange(groups).reshape(*batch, 1)
-    flat: NDArray[Any] = np.bincount(_flat(cell), _flat(values), minlength=groups * n_arms)
-    return np.moveaxis(flat.reshape(n_arms, *batch), 0, -1)
-
-
-def _flat(values: NDArray[Any], /) -> NDArray[Any]:
-    """Entries (..., X, R) in the order (X, R, ...) in which `draw_arms` lays them out."""
-    return np.moveaxis(values, (-2, -1), (0, 1)).ravel()
+def _add_by_arm(gradient: Array, arms: Arms, values: Array, /) -> None:
+    """Add the values of rollouts (..., R) to the entries (..., K) of the arms they drew."""
+    n_arms = gradient.shape[-1]
+    cell = arms + np.arange(0, gradient.size, n_arms).reshape(*gradient.shape[:-1], 1)
+    order = memory_order(cell)
+    np.add.at(gradient.reshape(-1), cell.transpose(order).ravel(), values.transpose(order).ravel())
 
 
 def _representable(
@@ -156,25 +169,27 @@ def _representable(
     residual: Residual,
     receiver: int,
     seen: tuple[tuple[int, int], ...],
-    arms: tuple[Arms, ...],
+    arms: Sequence[Arms],
     streams: Streams,
     /,
 ) -> Mask | np.bool_:
     """Which peer rollouts the receiver can represent; one bit where nothing is ever dropped."""
-    tables = [residual.drop_table(j, world.rewards.shape) for j, _ in seen]
-    if not any(table.any() for table in tables):
+    if not any(residual.drops(j) for j, _ in seen):
         return np.True_
-    return np.concatenate(
+    shape = world.rewards.shape
+    kept: Mask = np.concatenate(
         [
-            streams.rng(Stream.DROP, receiver, j).random(drawn.shape) >= of_arms(table, drawn)
-            for (j, _), table, drawn in zip(seen, tables, arms, strict=True)
+            residual.draw_representable(j, drawn, shape, streams.rng(Stream.DROP, receiver, j))
+            for (j, _), drawn in zip(seen, arms, strict=True)
         ],
         axis=-1,
     )
+    return kept
 
 
 def _ratio_weights(
     rule: RatioRule,
+    world: World,
     probs: Array,
     residual: Residual,
     pair: tuple[int, int],
@@ -183,8 +198,14 @@ def _ratio_weights(
     /,
 ) -> Array:
     """Weights of one peer's rollouts, residual and gate included, shape (..., X, M_j)."""
+    if rule.kind == "none":
+        return np.broadcast_to(1.0, arms.shape)
     receiver, peer = pair
-    exact_ratio = of_arms(log_ratio(probs[receiver], probs[peer]), arms)
-    delta = residual.draw_delta(peer, arms.shape, streams.rng(Stream.DELTA, receiver, peer))
-    passing = residual.draw_canonical(peer, arms.shape, streams.rng(Stream.GATE, receiver, peer))
-    return rule.weights(exact_ratio + delta, passing)
+    shape = world.rewards.shape
+    exactly = log_ratio(probs[receiver], probs[peer])
+    passing = residual.draw_canonical(peer, arms, shape, streams.rng(Stream.GATE, receiver, peer))
+    if residual.is_exact(peer):  # then a weight is a function of the arm
+        weights = of_arms(rule.weights(exactly), arms)
+        return np.where(passing, weights, 0.0) if rule.gated else weights
+    delta = residual.draw_delta(peer, arms, shape, streams.rng(Stream.DELTA, receiver, peer))
+    return rule.weights(of_arms(exactly, arms) + delta, passing)

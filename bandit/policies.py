@@ -1,8 +1,8 @@
-"""Softmax policies with a table of logits: probabilities, scores and their sums.
+"""Softmax policies, tabular or with linear features: probabilities, scores and their sums.
 
 A response y of policy pi has the score ``s(y) = grad log pi(y)``, which for a table of logits is
-``e_y - pi``. Linear features add nothing new: with ``f(y) = phi(y) . theta`` the score is
-``Phi^T (e_y - pi)``, so each gradient here only needs to be multiplied by ``Phi^T``.
+``e_y - pi``. With linear features, ``f(y) = phi(y) . theta``, it is ``Phi^T (e_y - pi)``: gradients
+are formed in the logits and pulled back to the parameters by `pull_back`.
 Source: docs/theory.md, section 1. All arrays may have any leading shape; K is the number of arms.
 """
 
@@ -70,9 +70,37 @@ def score_sum(arm_weights: Array, probs: Array, /) -> Array:
     return arm_weights - arm_weights.sum(-1, keepdims=True) * probs
 
 
-def squared_scores(probs: Array, /) -> Array:
-    """``|s(y)|^2 = 1 - 2 pi(y) + |pi|^2`` of each arm, shape (..., K)."""
-    return 1.0 - 2.0 * probs + np.square(probs).sum(-1, keepdims=True)
+def pull_back(gradient: Array, features: Array | None, /, *, out: Array | None = None) -> Array:
+    """Turn a gradient in the logits into one in the parameters, ``Phi^T g`` in each context.
+
+    Parameters
+    ----------
+    gradient : ndarray, shape (..., X, K)
+        With respect to the logits.
+    features : ndarray, shape (X, K, D), or None
+        None: the logits are the parameters, and the gradient is returned as it is.
+    out : ndarray, shape (..., X, D), optional
+        Where to write the product with features.
+
+    Returns
+    -------
+    ndarray, shape (..., X, D)
+    """
+    if features is None:
+        return gradient
+    product: Array = np.einsum("...k,...kd->...d", gradient, features, out=out, optimize=True)
+    return product
+
+
+def squared_scores(probs: Array, features: Array | None = None, /) -> Array:
+    """``|s(y)|^2`` of each arm, shape (..., K).
+
+    ``1 - 2 pi(y) + |pi|^2`` for a table of logits, ``|phi(y) - E phi|^2`` with features (X, K, D)
+    and probabilities (X, K).
+    """
+    if features is None:
+        return 1.0 - 2.0 * probs + np.square(probs).sum(-1, keepdims=True)
+    return np.square(features - probs[..., None, :] @ features).sum(-1)
 
 
 def natural_gradient(gradient: Array, probs: Array, /, *, damping: float = 0.0) -> Array:
@@ -102,3 +130,49 @@ def natural_gradient(gradient: Array, probs: Array, /, *, damping: float = 0.0) 
     # Sherman-Morrison; 1 - sum pi^2 / (pi + d) is formed without cancellation
     rest = (damping * shares).sum(-1, keepdims=True)
     return scaled + shares * (probs * scaled).sum(-1, keepdims=True) / rest
+
+
+def fisher_matrix(probs: Array, features: Array, /) -> Array:
+    """``Phi^T (diag(pi) - pi pi^T) Phi`` in each context.
+
+    Parameters
+    ----------
+    probs : ndarray, shape (..., X, K)
+        The policy.
+    features : ndarray, shape (X, K, D)
+        Its features.
+
+    Returns
+    -------
+    ndarray, shape (..., X, D, D)
+    """
+    mean = probs[..., None, :] @ features
+    second = features.swapaxes(-1, -2) @ (probs[..., None] * features)
+    fisher: Array = second - mean.swapaxes(-1, -2) @ mean
+    return fisher
+
+
+def natural_flow(gradient: Array, probs: Array, features: Array | None, /) -> Array:
+    """Change of the arms' probabilities by a natural-gradient step, to first order.
+
+    Parameters
+    ----------
+    gradient : ndarray, shape (X, D)
+        A gradient in the parameters, by context.
+    probs : ndarray, shape (X, K)
+        The policy.
+    features : ndarray, shape (X, K, D), or None
+        None: a table of logits, where ``x = g / pi`` and the change is g itself.
+
+    Returns
+    -------
+    ndarray, shape (X, K)
+        ``pi (s(y) . F^+ g)`` with the context's own Fisher matrix F, pseudo-inverted.
+    """
+    if features is None:
+        return gradient
+    scores = features - probs[:, None, :] @ features
+    fisher = fisher_matrix(probs, features)
+    step = np.linalg.pinv(fisher, hermitian=True) @ gradient[..., None]
+    flow: Array = probs * (scores @ step)[..., 0]
+    return flow

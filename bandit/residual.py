@@ -10,11 +10,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from scipy.special import log_ndtr, ndtr
 
 from bandit.probes.credit import RatioRule
 from bandit.probes.group import Array, Mask
+
+Integers = NDArray[np.intp]
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,13 +25,14 @@ class Residual:
 
     Parameters
     ----------
-    mu, sigma : float or {peer: float}
-        Mean and standard deviation of the normal error delta of the log-ratio, in nats; drawn
-        independently for each peer rollout.
+    mu, sigma : float or array_like broadcastable to (X, K), or {peer: such}
+        Mean and standard deviation of the normal error delta of the log-ratio, in nats, possibly by
+        context and arm; drawn independently for each peer rollout.
     drop : float or array_like broadcastable to (X, K), or {peer: such}
-        Probability that the receiver cannot represent the rollout, possibly by context and arm.
-    gate : float or {peer: float}
-        Probability that a rollout fails the canonicality gate, independently of all else.
+        Probability that the receiver cannot represent the rollout.
+    gate : float or array_like broadcastable to (X, K), or {peer: such}
+        Probability that a rollout fails the canonicality gate, given its arm independently of all
+        else.
     samples : array_like, shape (S,), or {peer: such}, optional
         Draw delta from these values in place of the normal distribution.
 
@@ -50,10 +53,10 @@ class Residual:
     samples: Any = None
 
     def __post_init__(self) -> None:
-        _check("mu", self.mu, -np.inf, np.inf, 0)
-        _check("sigma", self.sigma, 0.0, np.inf, 0)
+        _check("mu", self.mu, -np.inf, np.inf, 2)
+        _check("sigma", self.sigma, 0.0, np.inf, 2)
         _check("drop", self.drop, 0.0, 1.0, 2)
-        _check("gate", self.gate, 0.0, 1.0, 0)
+        _check("gate", self.gate, 0.0, 1.0, 2)
         if self.samples is None:
             return
         _check("samples", self.samples, -np.inf, np.inf, 1)
@@ -68,7 +71,7 @@ class Residual:
         """Take delta from measured values: an array, or one array a peer."""
         return cls(drop=drop, gate=gate, samples=samples)
 
-    def drop_table(self, peer: int, shape: tuple[int, int], /) -> Array:
+    def drop_table(self, peer: int, shape: tuple[int, ...], /) -> Array:
         """Drop probabilities of one peer's arms, shape (X, K).
 
         Raises
@@ -76,14 +79,7 @@ class Residual:
         ValueError
             If the values given do not broadcast to ``shape``.
         """
-        table = np.asarray(_of(self.drop, peer), dtype=np.float64)
-        try:
-            return np.broadcast_to(table, shape)
-        except ValueError:
-            raise ValueError(
-                f"drop of peer {peer} has shape {table.shape}; expected one that "
-                f"broadcasts to (contexts, arms) = {shape}"
-            ) from None
+        return self._table("drop", peer, shape)
 
     def weight_moments(
         self, rule: RatioRule, log_ratio: ArrayLike, peer: int, /
@@ -99,44 +95,110 @@ class Residual:
         ----------
         rule : RatioRule
             Cap and gate; ``kind="none"`` has weight 1, without delta or gate.
-        log_ratio : array_like, shape (...)
-            Exact log-ratio receiver to peer, ``-inf`` where the receiver never plays the arm.
+        log_ratio : array_like, shape (X, K)
+            Exact log-ratio receiver to peer, ``-inf`` where the receiver never plays the arm. Any
+            shape will do if no setting depends on context and arm.
         peer : int
             The source.
 
         Returns
         -------
-        first, second : ndarray, shape (...)
+        first, second : ndarray, shape (X, K)
             The two moments; inf where they overflow.
+
+        Raises
+        ------
+        ValueError
+            If a setting's shape does not fit.
         """
         log_ratio = np.asarray(log_ratio, dtype=np.float64)
         if rule.kind == "none":
             return np.ones_like(log_ratio), np.ones_like(log_ratio)
-        samples, sigma = self._samples(peer), float(_of(self.sigma, peer))
-        if samples is not None:
-            first, second = _empirical_moments(rule, log_ratio, samples)
-        elif sigma == 0.0:
-            first = rule.weights(log_ratio + float(_of(self.mu, peer)))
-            second = np.square(first)
-        else:
-            first, second = _normal_moments(rule.cap, log_ratio + float(_of(self.mu, peer)), sigma)
-        passing = 1.0 - float(_of(self.gate, peer)) if rule.gated else 1.0
-        return passing * first, passing * second
-
-    def draw_delta(self, peer: int, shape: tuple[int, ...], rng: np.random.Generator, /) -> Array:
-        """Errors of the log-ratio for `shape` rollouts of one peer."""
+        mu, sigma, gate = (
+            self._table(name, peer, log_ratio.shape) for name in ("mu", "sigma", "gate")
+        )
         samples = self._samples(peer)
         if samples is not None:
-            return rng.choice(samples, size=shape)
-        mu, sigma = float(_of(self.mu, peer)), float(_of(self.sigma, peer))
-        return rng.normal(mu, sigma, size=shape) if sigma > 0 else np.broadcast_to(mu, shape)
+            first, second = _empirical_moments(rule, log_ratio, samples)
+        else:
+            first, second = _normal_moments(rule, log_ratio + mu, sigma)
+        passing = 1.0 - gate if rule.gated else 1.0
+        return passing * first, passing * second
+
+    def draw_delta(
+        self, peer: int, arms: Integers, shape: tuple[int, ...], rng: np.random.Generator, /
+    ) -> Array:
+        """Draw the errors of one peer's log-ratios.
+
+        Parameters
+        ----------
+        peer : int
+            The source.
+        arms : ndarray of int, shape (..., X, R)
+            Its rollouts.
+        shape : tuple of int
+            (X, K) of the world.
+        rng : numpy.random.Generator
+            Their random stream.
+
+        Returns
+        -------
+        ndarray, shape (..., X, R)
+        """
+        samples = self._samples(peer)
+        if samples is not None:
+            return rng.choice(samples, size=arms.shape)
+        mu = self._of_arms("mu", peer, arms, shape)
+        sigma = self._of_arms("sigma", peer, arms, shape)
+        return mu + sigma * rng.standard_normal(arms.shape) if np.any(sigma) else mu
 
     def draw_canonical(
-        self, peer: int, shape: tuple[int, ...], rng: np.random.Generator, /
+        self, peer: int, arms: Integers, shape: tuple[int, ...], rng: np.random.Generator, /
     ) -> Mask:
-        """Which of `shape` rollouts of one peer pass the gate."""
-        gate = float(_of(self.gate, peer))
-        return rng.random(shape) >= gate if gate > 0 else np.broadcast_to(np.True_, shape)
+        """Which rollouts of one peer pass the gate, shape (..., X, R); see `draw_delta`."""
+        gate = self._of_arms("gate", peer, arms, shape)
+        return (
+            rng.random(arms.shape) >= gate
+            if np.any(gate)
+            else np.broadcast_to(np.True_, arms.shape)
+        )
+
+    def draw_representable(
+        self, peer: int, arms: Integers, shape: tuple[int, ...], rng: np.random.Generator, /
+    ) -> Mask:
+        """Which rollouts of one peer can be represented, shape (..., X, R); see `draw_delta`."""
+        drop = self._of_arms("drop", peer, arms, shape)
+        return (
+            rng.random(arms.shape) >= drop
+            if np.any(drop)
+            else np.broadcast_to(np.True_, arms.shape)
+        )
+
+    def is_exact(self, peer: int, /) -> bool:
+        """Whether a peer's log-ratios carry no error."""
+        nothing = not (np.any(_of(self.mu, peer)) or np.any(_of(self.sigma, peer)))
+        return nothing and self._samples(peer) is None
+
+    def drops(self, peer: int, /) -> bool:
+        """Whether any rollout of a peer can be lost."""
+        return bool(np.any(_of(self.drop, peer)))
+
+    def _table(self, name: str, peer: int, shape: tuple[int, ...], /) -> Array:
+        table = np.asarray(_of(getattr(self, name), peer), dtype=np.float64)
+        try:
+            return np.broadcast_to(table, shape)
+        except ValueError:
+            raise ValueError(
+                f"{name} of peer {peer} has shape {table.shape}; expected one that "
+                f"broadcasts to (contexts, arms) = {shape}"
+            ) from None
+
+    def _of_arms(self, name: str, peer: int, arms: Integers, shape: tuple[int, ...], /) -> Array:
+        """Setting of each rollout; one number where it is the same for all."""
+        setting = np.asarray(_of(getattr(self, name), peer), dtype=np.float64)
+        if setting.ndim == 0:
+            return setting
+        return self._table(name, peer, shape)[np.arange(shape[0])[:, None], arms]
 
     def _samples(self, peer: int, /) -> Array | None:
         if self.samples is None or (isinstance(self.samples, Mapping) and peer not in self.samples):
@@ -144,15 +206,20 @@ class Residual:
         return np.asarray(_of(self.samples, peer), dtype=np.float64)
 
 
-def _normal_moments(cap: float, mean: Array, sigma: float, /) -> tuple[Array, Array]:
+def _normal_moments(rule: RatioRule, mean: Array, sigma: Array, /) -> tuple[Array, Array]:
+    cap = rule.cap
+    if not sigma.any():
+        first = rule.weights(mean)
+        return first, np.square(first)
     with np.errstate(over="ignore"):
         if np.isinf(cap):
             return np.exp(mean + sigma**2 / 2), np.exp(2 * mean + 2 * sigma**2)
-        t = (np.log(cap) - mean) / sigma
+        t = (np.log(cap) - mean) / np.where(sigma > 0, sigma, 1.0)
         # products of a huge exponential and a tiny tail are formed in logs
-        first = np.exp(mean + sigma**2 / 2 + log_ndtr(t - sigma))
-        second = np.exp(2 * mean + 2 * sigma**2 + log_ndtr(t - 2 * sigma))
-    return first + cap * ndtr(-t), second + cap**2 * ndtr(-t)
+        first = np.exp(mean + sigma**2 / 2 + log_ndtr(t - sigma)) + cap * ndtr(-t)
+        second = np.exp(2 * mean + 2 * sigma**2 + log_ndtr(t - 2 * sigma)) + cap**2 * ndtr(-t)
+    sure = rule.weights(mean)
+    return np.where(sigma > 0, first, sure), np.where(sigma > 0, second, np.square(sure))
 
 
 def _empirical_moments(rule: RatioRule, log_ratio: Array, samples: Array, /) -> tuple[Array, Array]:

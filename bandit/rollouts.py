@@ -5,13 +5,14 @@ Source: docs/theory.md, section 1.
 
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bandit.design import Design
 from bandit.probes.group import Array
-from bandit.worlds import World
+from bandit.world import World
 
 Arms = NDArray[np.intp]
 
@@ -25,35 +26,72 @@ class Stream(IntEnum):
     DELTA = 3
     GATE = 4
     PROBE = 5
+    VERDICTS = 6
 
 
 @dataclass(frozen=True)
 class Streams:
-    """Independent random generators of one chunk of a run, found by purpose and policy."""
+    """Independent random generators of one piece of a run, found by purpose and policy.
+
+    Attributes
+    ----------
+    seed : int
+        The run's seed.
+    piece : int or tuple of int
+        Which piece: a chunk of estimates, or a step and a chunk of replicas.
+    """
 
     seed: int
-    chunk: int
+    piece: int | tuple[int, ...]
 
     def rng(self, purpose: Stream, /, *who: int) -> np.random.Generator:
         """Make the generator for `purpose` and the policies it concerns."""
-        key = (self.chunk, int(purpose), *who)
+        piece = self.piece if isinstance(self.piece, tuple) else (self.piece,)
+        key = (*piece, int(purpose), *who)
         return np.random.default_rng(np.random.SeedSequence(self.seed, spawn_key=key))
 
 
 @dataclass(frozen=True, eq=False)
-class Rollouts:
-    """Sampled arms of one receiver's group and of what it sees of its peers.
+class Sample:
+    """Rollouts of one policy.
 
     Attributes
     ----------
-    own : ndarray of int, shape (..., X, G)
-        Arms that the receiver drew.
-    peers : tuple of ndarray of int, shape (..., X, M_j)
-        Arms of each peer in `Design.peers`.
+    arms : ndarray of int, shape (..., X, R)
+        What was drawn.
+    rewards : ndarray, shape (..., X, R)
+        What the verifier said of it.
     """
 
-    own: Arms
-    peers: tuple[Arms, ...]
+    arms: Arms
+    rewards: Array
+
+    @classmethod
+    def of(cls, world: World, arms: Arms, streams: Streams, /, *who: int) -> "Sample":
+        """Let the world's verifier judge drawn arms; `who` names the stream of its errors."""
+        rewards = of_arms(world.rewards, arms)
+        if world.wrong_verdict is not None:
+            wrong = streams.rng(Stream.VERDICTS, *who).random(arms.shape) < of_arms(
+                world.wrong_verdict, arms
+            )
+            rewards = np.where(wrong, world.rewards.min() + world.rewards.max() - rewards, rewards)
+        return cls(arms, rewards)
+
+    def first(self, groups: int, /) -> "Sample":
+        """The first groups along the leading axis."""
+        return Sample(self.arms[:groups], self.rewards[:groups])
+
+    def seen(self, count: int, /) -> "Sample":
+        """The first rollouts of every group."""
+        return Sample(self.arms[..., :count], self.rewards[..., :count])
+
+
+@dataclass(frozen=True, eq=False)
+class Rollouts:
+    """One receiver's own rollouts, and what it sees of each peer in `Design.peers`."""
+
+    own: Sample
+    peers: tuple[Sample, ...]
 
 
 def draw_arms(probs: Array, n: int, size: int, rng: np.random.Generator, /) -> Arms:
@@ -105,13 +143,16 @@ def draw_each(probs: Array, size: int, rng: np.random.Generator, /) -> Arms:
     cumulative = np.cumsum(probs, axis=-1)
     cumulative /= cumulative[..., -1:]
     uniform = rng.random((size, *probs.shape[:-1]))
-    arms = np.zeros(uniform.shape, np.intp)
+    # counting in the smallest integers that hold an arm makes the sum several times faster
+    arms = np.zeros(uniform.shape, np.min_scalar_type(probs.shape[-1]))
     for step in np.moveaxis(cumulative[..., :-1], -1, 0):
         arms += uniform >= step
-    return np.moveaxis(arms, 0, -1)
+    return np.moveaxis(arms.astype(np.intp), 0, -1)
 
 
-def redraw_dead(world: World, probs: Array, own: Arms, design: Design, streams: Streams, /) -> Arms:
+def redraw_dead(
+    world: World, probs: Array, own: Sample, design: Design, streams: Streams, /
+) -> Sample:
     """Own rollouts after dynamic sampling: groups of equal rewards are drawn again.
 
     Parameters
@@ -120,8 +161,8 @@ def redraw_dead(world: World, probs: Array, own: Arms, design: Design, streams: 
         Gives the rewards.
     probs : ndarray, shape (X, K) or (..., X, K)
         The receiver's policy.
-    own : ndarray of int, shape (..., X, G)
-        First draws; left as they are.
+    own : Sample
+        First draws, shape (..., X, G); left as they are.
     design : Design
         Receiver and number of redraws.
     streams : Streams
@@ -129,24 +170,36 @@ def redraw_dead(world: World, probs: Array, own: Arms, design: Design, streams: 
 
     Returns
     -------
-    ndarray of int, shape (..., X, G)
+    Sample
         The groups that stay.
     """
-    kept = own.copy()
-    table = np.broadcast_to(probs, (*own.shape[:-1], probs.shape[-1]))
+    who = design.receiver
+    table = np.broadcast_to(probs, (*own.arms.shape[:-1], probs.shape[-1]))
     for again in range(design.redraws):
-        rewards = of_arms(world.rewards, kept)
-        dead = rewards.max(-1) == rewards.min(-1)
-        rng = streams.rng(Stream.REDRAWS, design.receiver, again)
-        kept[dead] = draw_each(table[dead], own.shape[-1], rng)
-    return kept
+        dead = own.rewards.max(-1) == own.rewards.min(-1)
+        arms = own.arms.copy()
+        rng = streams.rng(Stream.REDRAWS, who, again)
+        arms[dead] = draw_each(table[dead], own.arms.shape[-1], rng)
+        judged = Sample.of(world, arms, streams, who, again + 1)
+        own = Sample(arms, np.where(dead[..., None], judged.rewards, own.rewards))
+    return own
 
 
 def of_arms(table: Array, arms: Arms, /) -> Array:
-    """Entries of a table (X, K) or (..., X, K) at arms (..., X, R)."""
-    if table.ndim == 2:
-        return table[np.arange(len(table))[:, None], arms]
-    return np.take_along_axis(table, arms, axis=-1)
+    """Entries of a table (X, K) or (..., X, K) at arms (..., X, R), laid out as the arms are."""
+    if table.ndim > 2:
+        return np.take_along_axis(table, arms, axis=-1)
+    cell = arms
+    if len(table) > 1:
+        cell = arms + np.arange(0, table.size, table.shape[-1])[:, None]
+    order = memory_order(cell)
+    taken = np.take(table.ravel(), cell.transpose(order), mode="clip")
+    return taken.transpose(np.argsort(order))
+
+
+def memory_order(array: NDArray[Any], /) -> NDArray[np.intp]:
+    """Axes from slowest to fastest: numpy is fastest where entries are taken as they lie."""
+    return np.argsort([-stride for stride in array.strides], kind="stable")
 
 
 def _invert(steps: Array, uniform: Array, /) -> Arms:
@@ -155,14 +208,13 @@ def _invert(steps: Array, uniform: Array, /) -> Arms:
     The unit interval is cut into equal cells, a power of 2 so that finding the cell is exact. In
     most cells there is one possible arm; only in the others the steps are searched.
     """
-    cells = 1 << (8 * len(steps) - 1).bit_length()
-    if uniform.size < 4 * cells:
+    cells = 1 << (32 * len(steps) - 1).bit_length()
+    if uniform.size < cells:
         return np.searchsorted(steps, uniform, side="right")
     edges = np.arange(cells + 1) / cells
-    lowest = np.searchsorted(steps, edges[:-1], side="right")
-    unclear = np.searchsorted(steps, edges[1:], side="left") > lowest
-    cell = (uniform * cells).astype(np.intp)
-    arms = lowest[cell]
-    search = np.nonzero(unclear[cell])
+    guide = np.searchsorted(steps, edges[:-1], side="right")
+    guide[np.searchsorted(steps, edges[1:], side="left") > guide] = -1
+    arms = np.take(guide, (uniform * cells).astype(np.intp), mode="clip")
+    search = np.nonzero(arms < 0)
     arms[search] = np.searchsorted(steps, uniform[search], side="right")
     return arms

@@ -1,137 +1,24 @@
-"""Worlds: contexts, arms, a reward table, and the policies that act in them.
+"""Named example worlds, each with its story, and random ones.
 
-Source: docs/theory.md, section 1.
+Source: docs/theory.md, sections 1, 4 and 5.
 """
 
-from dataclasses import dataclass
-from functools import cached_property
-from typing import Any
-
 import numpy as np
-from numpy.typing import ArrayLike
 
-from bandit.policies import score_sum
 from bandit.probes.group import Array, Mask
+from bandit.world import World
 
-SUM_TOLERANCE = 1e-9
-
-
-@dataclass(frozen=True, eq=False)
-class World:
-    """A contextual bandit with N policies; build one with `World.tabular`.
-
-    Attributes
-    ----------
-    probs : ndarray, shape (N, X, K)
-        Probability of each of K arms (responses) in each of X contexts (prompts), by policy.
-    rewards : ndarray, shape (X, K)
-        Verifier reward of each arm.
-    weights : ndarray, shape (X,)
-        Share of each context in the population; sums to 1.
-    success_threshold : float
-        An arm is a success when its reward reaches this value.
-
-    Notes
-    -----
-    The arrays are read-only copies. Per-context results are never weighted; the functions that
-    aggregate apply `weights`.
-    """
-
-    probs: Array
-    rewards: Array
-    weights: Array
-    success_threshold: float = 1.0
-
-    @classmethod
-    def tabular(
-        cls,
-        probs: ArrayLike,
-        rewards: ArrayLike,
-        weights: ArrayLike | None = None,
-        success_threshold: float = 1.0,
-    ) -> "World":
-        """Build a world of softmax policies with one logit for each context and arm.
-
-        Parameters
-        ----------
-        probs : array_like, shape (N, X, K)
-            Arm probabilities; each row sums to 1.
-        rewards : array_like, shape (X, K)
-            Finite rewards.
-        weights : array_like, shape (X,), optional
-            How often each context comes up, in any unit; divided by their sum. Default: equal.
-        success_threshold : float
-            Reward from which an arm counts as a success.
-
-        Raises
-        ------
-        ValueError
-            If a shape does not fit, or a value is out of range; the message says where.
-        """
-        table = np.array(probs, dtype=np.float64)
-        if table.ndim != 3 or 0 in table.shape:
-            raise ValueError(
-                f"probs has shape {table.shape}; expected (policies, contexts, arms), none empty"
-            )
-        _check_distributions(table)
-        pay = np.array(rewards, dtype=np.float64)
-        if pay.shape != table.shape[1:]:
-            raise ValueError(
-                f"rewards has shape {pay.shape}; expected {table.shape[1:]}: "
-                "one reward for each context and arm of probs"
-            )
-        if not np.isfinite(pay).all():
-            raise ValueError(
-                "rewards has a value that is not finite; expected a number for each context and arm"
-            )
-        if not np.isfinite(success_threshold):
-            raise ValueError(f"success_threshold={success_threshold!r} is not a finite number")
-        share = _normalised(np.ones(len(pay)) if weights is None else weights, len(pay))
-        for array in (table, pay, share):
-            array.flags.writeable = False
-        return cls(table, pay, share, float(success_threshold))
-
-    @property
-    def n_policies(self) -> int:
-        """N, the number of policies."""
-        return self.probs.shape[0]
-
-    @property
-    def n_contexts(self) -> int:
-        """X, the number of contexts."""
-        return self.probs.shape[1]
-
-    @property
-    def n_arms(self) -> int:
-        """K, the number of arms."""
-        return self.probs.shape[2]
-
-    @cached_property
-    def success(self) -> Mask:
-        """Which arms are successes, shape (X, K)."""
-        return self.rewards >= self.success_threshold
-
-    @cached_property
-    def success_probability(self) -> Array:
-        """Probability of a success by policy and context, shape (N, X)."""
-        return np.where(self.success, self.probs, 0.0).sum(-1)
-
-    @cached_property
-    def value(self) -> Array:
-        """Expected reward of each policy over the weighted contexts, shape (N,)."""
-        return (self.probs * self.rewards).sum(-1) @ self.weights
-
-    def true_gradient(self, policy: int, /) -> Array:
-        """Gradient ``g*`` of each context's expected reward in the logits, shape (X, K)."""
-        probs = self.probs[policy]
-        return score_sum(probs * self.rewards, probs)
-
-    def log_success_gradient(self, policy: int, /) -> Array:
-        """``grad log p``, p the success probability; shape (X, K), NaN where p = 0."""
-        probs, p = self.probs[policy], self.success_probability[policy][:, None]
-        hits = np.where(self.success, probs, 0.0)
-        conditional = np.divide(hits, p, out=np.full_like(hits, np.nan), where=p > 0)
-        return conditional - probs
+EXAMPLES = (
+    "rare_success",
+    "specialists",
+    "dead_groups",
+    "complementary_pair",
+    "teacher_and_student",
+    "three_families",
+    "crowded_successes",
+    "noisy_verifier",
+    "shared_representation",
+)
 
 
 def rare_success(p: float, /, *, arms: int = 8) -> World:
@@ -175,6 +62,108 @@ def specialists(
     return World.tabular(np.concatenate([hit, miss], axis=-1), rewards)
 
 
+def dead_groups(*, hardest: float = 1e-4, contexts: int = 4, arms: int = 16) -> World:
+    """Build an exam that is too hard for one of two models.
+
+    From prompt to prompt the receiver (policy 0) succeeds less often, from 0.1 down to `hardest`.
+    With eight tries a prompt most of its groups are all wrong, and GRPO learns nothing from them. A
+    larger model solves every prompt three times in ten, by the same two answers. How much of that
+    reaches the receiver, and where does it stop needing help?
+    """
+    _check_probability("hardest", hardest)
+    p = np.geomspace(0.1, max(hardest, 1e-300), contexts)
+    return _with_success(np.stack([p, np.full(contexts, 0.3)]), arms, (0.5, 0.5))
+
+
+def complementary_pair(*, weak: float = 0.02, strong: float = 0.8, arms: int = 16) -> World:
+    """Build two models of equal rank and opposite skills.
+
+    One was trained on code, the other on proofs: each solves its own kind of prompt with
+    probability `strong` and the other's with `weak`. Neither is a teacher. What one lacks the other
+    has, so both can gain from sharing, and both have something to lose.
+    """
+    return specialists(policies=2, contexts_each=2, weak=weak, strong=strong, arms=arms)
+
+
+def teacher_and_student(*, student: float = 0.05, teacher: float = 0.7, arms: int = 16) -> World:
+    """Build a strong model and a weak one that knows the answers by other words.
+
+    The teacher (policy 1) is better on every prompt. Of the two right answers it gives mostly the
+    second, while the student (policy 0), when it is right at all, gives the first. Density ratios
+    between them are large on right answers and on wrong ones alike: the case in which weighting by
+    ratio is unbiased and expensive.
+    """
+    success = np.array([[student] * 3, [teacher] * 3]) * [1.0, 0.5, 0.2]
+    return _with_success(success, arms, (0.9, 0.1), (0.1, 0.9))
+
+
+def three_families(*, weak: float = 0.01, strong: float = 0.7, arms: int = 16) -> World:
+    """Build three models, each the only one that masters its kind of prompt.
+
+    On every prompt a receiver has one peer that knows and one that does not. Pooled statistics mix
+    the two, and a peer that fails adds nothing but rollouts: how rules treat several peers at once
+    shows here.
+    """
+    return specialists(policies=3, contexts_each=2, weak=weak, strong=strong, arms=arms)
+
+
+def crowded_successes(*, p: float = 0.6, arms: int = 8) -> World:
+    """Build a prompt on which nearly every answer is right, which plain steps do not like.
+
+    All answers but two are right. The receiver (policy 0) plays the first right one nearly always
+    when it is right, the peer another one. A likelihood step on the peer's success opens a new
+    answer and, in plain logits, draws so much from the old one that the success probability falls
+    to first order; in the Fisher geometry it rises (theory, section 5, fact 6).
+    """
+    _check_probability("p", p)
+    if arms < 5:
+        raise ValueError(f"arms={arms!r} is not allowed; expected at least 5")
+    right = arms - 2
+    receiver, peer = np.full((2, right), 1e-3 / right)
+    receiver[0] += 1 - 1e-3
+    peer[1] += 1 - 1e-3
+    probs = [
+        np.concatenate([p * receiver, np.full(2, (1 - p) / 2)]),
+        np.concatenate([0.8 * peer, np.full(2, 0.1)]),
+    ]
+    return World.tabular(np.array(probs)[:, None], [[1.0] * right + [0.0, 0.0]])
+
+
+def noisy_verifier(
+    *, false_positive: float = 0.05, false_negative: float = 0.1, weak: float = 0.02
+) -> World:
+    """Build the complementary pair with a judge that can be wrong.
+
+    A wrong answer passes with probability `false_positive`, a right one fails with
+    `false_negative`. Where the peer is nearly always wrong as well, most of what is called a
+    success is none, and a rule that trusts one verified success is taught a wrong answer.
+    """
+    world = complementary_pair(weak=weak)
+    return world.noisy(false_positive=false_positive, false_negative=false_negative)
+
+
+def shared_representation(
+    *, contexts: int = 6, arms: int = 12, features: int = 32, seed: int = 0
+) -> World:
+    """Build two models whose prompts share parameters, so that a step on one moves the others.
+
+    Each policy scores answers by random linear features of its own and has learned to solve one
+    half of the prompts. What a likelihood step on the other half does to the skill it has is called
+    interference; a table of logits cannot show it.
+    """
+    if contexts < 2 or arms < 3 or features < 1:
+        raise ValueError(
+            f"got contexts={contexts}, arms={arms}, features={features}; expected at least 2, 3, 1"
+        )
+    rng = np.random.default_rng(seed)
+    rewards = np.zeros((contexts, arms))
+    rewards[:, 0] = 1.0
+    owned = np.arange(contexts) < contexts // 2
+    phis = [rng.normal(size=(contexts, arms, features)) / np.sqrt(features) for _ in range(2)]
+    thetas = [_solving(phi, mine) for phi, mine in zip(phis, (owned, ~owned), strict=True)]
+    return World.linear(phis, thetas, rewards)
+
+
 def random_world(
     rng: np.random.Generator,
     /,
@@ -208,32 +197,29 @@ def random_world(
     )
 
 
-def _check_distributions(table: Array, /) -> None:
-    bad: tuple[Any, ...] = np.nonzero(~(table >= 0) | ~np.isfinite(table))
-    if len(bad[0]):
-        at = tuple(int(index[0]) for index in bad)
-        raise ValueError(
-            f"probs[{at}] = {float(table[at])!r} is not a probability; expected "
-            "numbers >= 0 that sum to 1 over the arms"
-        )
-    total = table.sum(-1)
-    bad = np.nonzero(np.abs(total - 1) > SUM_TOLERANCE)
-    if len(bad[0]):
-        policy, context = int(bad[0][0]), int(bad[1][0])
-        got = float(total[policy, context])
-        raise ValueError(
-            f"probs of policy {policy} in context {context} sum to {got!r}; "
-            f"expected 1 within {SUM_TOLERANCE}; divide by the sum if they are unnormalised"
-        )
+def _solving(phi: Array, owned: Mask, /) -> Array:
+    """Parameters by which the first arm stands out on owned contexts and falls behind on others.
+
+    Least squares on the logit gaps: +3 nats where owned, -3 where not.
+    """
+    gaps = phi[:, :1] - phi[:, 1:].mean(axis=1, keepdims=True)
+    target = np.where(owned, 3.0, -3.0)
+    theta: Array = np.linalg.lstsq(gaps[:, 0], target, rcond=1e-10)[0]
+    return theta
 
 
-def _normalised(weights: ArrayLike, contexts: int, /) -> Array:
-    share = np.array(weights, dtype=np.float64)
-    if share.shape != (contexts,):
-        raise ValueError(f"weights has shape {share.shape}; expected ({contexts},): one a context")
-    if not (np.isfinite(share).all() and (share >= 0).all() and share.sum() > 0):
-        raise ValueError(
-            "weights must be finite and >= 0 with a positive sum; got "
-            f"values from {float(share.min())!r} to {float(share.max())!r}"
-        )
-    return share / share.sum()
+def _with_success(success: Array, arms: int, *split: tuple[float, float]) -> World:
+    """World with two right answers: success mass (N, X), split between them by policy."""
+    if arms < 3:
+        raise ValueError(f"arms={arms!r} is not allowed; expected at least 3")
+    shares = np.array([split[i % len(split)] for i in range(len(success))])
+    hits = success[..., None] * shares[:, None, :]
+    misses = np.repeat((1 - success)[..., None] / (arms - 2), arms - 2, axis=-1)
+    rewards = np.zeros((success.shape[1], arms))
+    rewards[:, :2] = 1.0
+    return World.tabular(np.concatenate([hits, misses], axis=-1), rewards)
+
+
+def _check_probability(name: str, value: float, /) -> None:
+    if not 0 <= value <= 1:
+        raise ValueError(f"{name}={value!r} is not allowed; expected a probability")

@@ -10,6 +10,7 @@ and 0 for a population without reward variance. That is decided on rewards (``ma
 on advantages: six rewards of 0.1 centre to 1e-17. Source: docs/theory.md, section 1.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, get_args
 
@@ -35,15 +36,33 @@ class Population(NamedTuple):
     high: Array
 
     @classmethod
-    def of(cls, rewards: Array, valid: Mask, /) -> "Population":
-        """Statistics of the valid rewards along the last axis."""
-        # Sums depend on the memory layout in their last bits; a selection of columns must not.
-        rewards, valid = np.ascontiguousarray(rewards), np.ascontiguousarray(valid)
-        n = valid.sum(-1, dtype=np.float64)
-        mean = np.where(valid, rewards, 0.0).sum(-1) / np.maximum(n, 1)
-        m2 = np.where(valid, np.square(rewards - mean[..., None]), 0.0).sum(-1)
-        low = np.min(rewards, axis=-1, initial=np.inf, where=valid)
-        high = np.max(rewards, axis=-1, initial=-np.inf, where=valid)
+    def of(
+        cls, rewards: Array, valid: Mask, columns: Iterable[int] | None = None, /
+    ) -> "Population":
+        """Statistics of the valid rewards along the last axis, of all `columns` or of some.
+
+        Rollouts are added one after another, so that a group's figures have the same bits in any
+        batch, layout or selection of columns; and over a large batch it is fast.
+        """
+        if rewards.ndim == 1:  # one group alone: a batch of one
+            batch = cls.of(rewards[None], valid[None], columns)
+            return cls(*(field[0] for field in batch))
+        every = bool(valid.all())
+        rollouts = [
+            (rewards[..., i], np.True_ if every else valid[..., i])
+            for i in (range(rewards.shape[-1]) if columns is None else columns)
+        ]
+        shape = rewards.shape[:-1]
+        n, total, m2 = np.zeros((3, *shape))
+        low, high = np.full(shape, np.inf), np.full(shape, -np.inf)
+        for reward, counts in rollouts:
+            n += counts
+            np.add(total, reward, out=total, where=counts)
+            np.minimum(low, reward, out=low, where=counts)
+            np.maximum(high, reward, out=high, where=counts)
+        mean = total / np.maximum(n, 1)
+        for reward, counts in rollouts:
+            np.add(m2, np.square(reward - mean), out=m2, where=counts)
         return cls(n, mean, m2, low, high)
 
     def merge(self, other: "Population", /) -> "Population":
@@ -79,8 +98,8 @@ def peer_population(group: Group, counted: Mask, /) -> Population:
         peers = [Population(*(field[..., j] for field in rows)) for j in range(n.shape[-1])]
     else:
         peers = [
-            Population.of(group.peer_rewards[..., rows], counted[..., rows])
-            for rows in (group.peer_source == j for j in np.unique(group.peer_source))
+            Population.of(group.peer_rewards, counted, np.flatnonzero(group.peer_source == j))
+            for j in np.unique(group.peer_source)
         ]
     empty = np.zeros(group.batch_shape)
     total = Population(empty, empty, empty, empty + np.inf, empty - np.inf)

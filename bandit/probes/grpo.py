@@ -21,6 +21,7 @@ class GRPO(Probe):
     """
 
     kind: ClassVar[str] = "grpo"
+    pools_peers: ClassVar[bool] = True
 
     def credit(self, group: Group, rng: np.random.Generator | None = None, /) -> Credit:
         """Advantages within the own group; peers count for nothing."""

@@ -25,6 +25,10 @@ class Probe(AdvantageRule):
     needs : frozenset of {"rollout", "group_stats", "success"}
         Record types the rule consumes; the exchange ships only these. A rule that needs neither
         ``rollout`` nor ``success`` needs no text, so tokenizers cannot stand in its way.
+    pools_peers : bool
+        Whether credit depends on peers' rewards only through their pool, so that it is immaterial
+        which peer a rollout came from. Exact analysis is then polynomial in the number of peers;
+        `bandit.testing` holds a rule to the claim.
     claims_support : bool
         Whether the rule promises gains where the receiver has no success of its own; validation
         then demands them.
@@ -32,6 +36,7 @@ class Probe(AdvantageRule):
 
     kind: ClassVar[str]
     needs: ClassVar[frozenset[str]] = frozenset()
+    pools_peers: ClassVar[bool] = False
     claims_support: ClassVar[bool] = False
 
     def credit(self, group: Group, rng: np.random.Generator | None = None, /) -> Credit:

@@ -34,6 +34,7 @@ class PRP(Probe):
 
     kind: ClassVar[str] = "prp"
     needs: ClassVar[frozenset[str]] = frozenset({"rollout"})
+    pools_peers: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()

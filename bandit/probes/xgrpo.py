@@ -37,6 +37,7 @@ class XGRPO(Probe):
 
     kind: ClassVar[str] = "xgrpo"
     needs: ClassVar[frozenset[str]] = frozenset({"group_stats"})
+    pools_peers: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -22,7 +22,7 @@ RULES: dict[str, Probe] = {
     "sgt": SGT(weight=0.3),
     "nll": UngatedNLL(weight=0.3),
 }
-PEERS = {2: {1: 4}, 3: {1: 3, 2: 2}, 4: {1: 2, 2: 3, 3: 1}}
+PEERS = {1: {}, 2: {1: 4}, 3: {1: 3, 2: 2}, 4: {1: 2, 2: 3, 3: 1}}
 
 
 def residual(world) -> Residual:
@@ -93,6 +93,17 @@ def test_simulated_covariance_agrees_with_enumeration_entry_by_entry():
     np.testing.assert_allclose(
         np.trace(simulated.covariance()[0]), simulated.covariance_trace[0], rtol=1e-9
     )
+
+
+@pytest.mark.parametrize("rule", ["prp", "prp-cap", "sgt"])
+def test_residuals_by_arm_agree_too(rule):
+    rng = np.random.default_rng(9)
+    world = random_world(rng, policies=2, contexts=2, arms=5)
+    tables = rng.uniform(0.0, 0.5, (4, *world.rewards.shape))
+    residual = Residual(*tables[:2], drop=tables[2], gate=tables[3])
+    settings = {"own": 4, "peers": 4, "residual": residual}
+    computed = exact.moments(world, RULES[rule], **settings)
+    assert_agrees(sampling.moments(world, RULES[rule], n=DRAWS, seed=5, **settings), computed)
 
 
 def test_empirical_residuals_agree_too():

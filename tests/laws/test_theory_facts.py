@@ -11,7 +11,7 @@ from bandit.execution import estimate
 from bandit.moments import cosine
 from bandit.policies import score_sum, squared_scores
 from bandit.probes import GRPO, PRP, SGT, XGRPO, Probe, UngatedNLL
-from bandit.rollouts import Rollouts, Stream, Streams, draw_arms
+from bandit.rollouts import Rollouts, Sample, Stream, Streams, draw_arms
 from bandit.worlds import random_world
 
 GRADED = (0.0, 0.25, 1.0)
@@ -101,15 +101,17 @@ def distance_to_own_scores(world: World, probe: Probe, seed: int, own: int) -> f
     """Distance of one gradient to the span of the scores of the receiver's rollouts."""
     design = Design.of(world, receiver=0, own=own, peers=3)
     streams = Streams(seed, 0)
-    arms = [
-        draw_arms(world.probs[j], 1, size, streams.rng(Stream.ROLLOUTS, j))
+    drawn = [
+        Sample.of(
+            world, draw_arms(world.probs[j], 1, size, streams.rng(Stream.ROLLOUTS, j)), streams
+        )
         for j, size in ((0, own), (1, 3))
     ]
     gradient, _ = estimate(
-        world, world.probs, probe, design, Residual(), Rollouts(arms[0], (arms[1],)), streams
+        world, world.probs, probe, design, Residual(), Rollouts(drawn[0], (drawn[1],)), streams
     )
     pi = world.probs[0, 0]
-    scores = score_sum(np.eye(world.n_arms)[arms[0][0, 0]], pi)
+    scores = score_sum(np.eye(world.n_arms)[drawn[0].arms[0, 0]], pi)
     weights = np.linalg.lstsq(scores.T, gradient[0, 0], rcond=None)[0]
     return float(np.linalg.norm(scores.T @ weights - gradient[0, 0]))
 

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from bandit import World, dynamics, exact
+from bandit.design import Design
 from bandit.probes import GRPO, SGT, XGRPO
 from bandit.worlds import random_world, specialists
 
@@ -136,7 +137,7 @@ def test_peers_may_be_seen_in_part_and_dead_groups_drawn_again():
         ({"lr": float("nan")}, "lr="),
         ({"steps": -1}, "steps=-1"),
         ({"replicas": 0}, "replicas=0"),
-        ({"optimizer": "lion"}, "optimizer='lion'"),
+        ({"optimizer": "lion"}, r"optimizer=\['lion', 'lion'\]"),
         ({"max_norm": 0.0}, "max_norm=0.0"),
         ({"collapse": 0.0}, "collapse=0.0"),
     ],
@@ -144,3 +145,30 @@ def test_peers_may_be_seen_in_part_and_dead_groups_drawn_again():
 def test_impossible_settings_are_refused(settings, message):
     with pytest.raises(ValueError, match=message):
         curve(specialists(contexts_each=1), GRPO(), **{"steps": 1, **settings})
+
+
+def test_curves_do_not_depend_on_the_number_of_processes():
+    world = specialists(contexts_each=1)
+    settings = {"steps": 2, "own": 8, "peers": 8, "seed": 2}
+    designs = [Design.of(world, receiver=i, own=8, peers=8) for i in range(2)]
+    settings["replicas"] = dynamics.replica_chunk(world, designs) + 3
+    assert dynamics.run(world, SGT(), **settings).equals(
+        dynamics.run(world, SGT(), n_jobs=2, **settings)
+    )
+
+
+def test_each_policy_may_have_its_own_optimizer():
+    world = specialists(contexts_each=1, weak=0.1)
+    mixed = curve(world, GRPO(), steps=3, optimizer=["adam", "sgd"])
+    adam = curve(world, GRPO(), steps=3, optimizer="adam")
+    sgd = curve(world, GRPO(), steps=3, optimizer="sgd")
+    for policy, alike in enumerate((adam, sgd)):
+        ours = mixed[(mixed["policy"] == policy) & (mixed["step"] == 1)]
+        theirs = alike[(alike["policy"] == policy) & (alike["step"] == 1)]
+        assert ours.equals(theirs)
+    assert not adam.equals(sgd)
+
+
+def test_progress_is_shown_when_asked_for(capsys):
+    curve(specialists(contexts_each=1), GRPO(), steps=3, progress=True)
+    assert "learning, 3 replicas" in capsys.readouterr().out

@@ -6,9 +6,10 @@ from typing import ClassVar
 
 import numpy as np
 import pytest
+from scipy.stats import binom, multinomial
 
 from bandit import Residual, World, exact, sampling
-from bandit.compositions import Source, composition_counts, compositions
+from bandit.compositions import Pool, composition_counts, compositions, distribution
 from bandit.policies import natural_gradient, softmax, squared_scores
 from bandit.probes import GRPO, PRP, SGT, XGRPO, Credit, Group, Probe
 from bandit.probes.probe import peer_zeros
@@ -118,15 +119,67 @@ def test_too_many_compositions_name_the_way_out():
 
 
 def test_compositions_carry_all_probability():
-    source = Source(0, 5, np.array([0.0, 0.5, 1.0]), np.ones(3, bool))
-    chance = source.probability(np.array([[0.2, 0.3, 0.5], [0.0, 0.0, 1.0]]))
+    pool = Pool(((0, 5),), np.array([0.0, 0.5, 1.0]), np.ones(3, bool))
+    probability = np.array([[[0.2, 0.3, 0.5]], [[0.0, 0.0, 1.0]]])
+    chance = distribution(probability, pool.sizes)
     np.testing.assert_allclose(chance.sum(-1), 1.0, rtol=1e-14)
-    assert len(source.counts) == 21
-    for counts, classes in zip(source.counts, source.class_of, strict=True):
+    expected = multinomial.pmf(pool.counts, 5, [0.2, 0.3, 0.5])
+    np.testing.assert_allclose(chance[0], expected, rtol=1e-12)
+    assert len(pool.counts) == 21
+    for counts, classes in zip(pool.counts, pool.class_of, strict=True):
         assert np.bincount(classes, minlength=3).tolist() == counts.tolist()
-    assert composition_counts([source, source]) == (21, 21)
+    assert composition_counts([pool, pool]) == (21, 21)
     (rows,) = next(compositions((21,)))
     assert rows.tolist() == list(range(21))
+
+
+def test_large_groups_neither_overflow_nor_lose_probability():
+    chance = distribution(np.array([[[1e-3, 1 - 1e-3]]]), (3000,))
+    np.testing.assert_allclose(chance.sum(), 1.0, rtol=1e-11)
+    np.testing.assert_allclose(
+        chance[0], binom.pmf(np.arange(3001), 3000, 1e-3), rtol=1e-9, atol=1e-300
+    )
+
+
+class ApartXGRPO(XGRPO):
+    pools_peers: ClassVar[bool] = False
+
+
+class ApartPRP(PRP):
+    pools_peers: ClassVar[bool] = False
+
+
+class ApartSGT(SGT):
+    pools_peers: ClassVar[bool] = False
+
+
+@pytest.mark.parametrize(
+    ("pooled", "apart"),
+    [
+        (XGRPO(peer_share=0.3), ApartXGRPO(peer_share=0.3)),
+        (PRP(cap=2.0), ApartPRP(cap=2.0)),
+        (SGT(weight=0.5), ApartSGT(weight=0.5)),
+    ],
+    ids=["xgrpo", "prp", "sgt"],
+)
+@pytest.mark.parametrize("levels", [(0.0, 1.0), GRADED])
+def test_one_pool_of_all_peers_is_as_good_as_a_pool_for_each(pooled, apart, levels):
+    world = random_world(np.random.default_rng(3), policies=4, contexts=2, arms=4, levels=levels)
+    residual = Residual(sigma={1: 0.3}, drop={2: 0.2}, gate=0.1)
+    sizes = {"own": 3, "peers": {1: 2, 2: 1, 3: 2}, "residual": residual}
+    one, many = (exact.moments(world, rule, **sizes) for rule in (pooled, apart))
+    np.testing.assert_allclose(one.mean, many.mean, rtol=1e-10, atol=1e-15)
+    np.testing.assert_allclose(one.covariance(), many.covariance(), rtol=1e-9, atol=1e-14)
+    np.testing.assert_allclose(one.support_gain, many.support_gain, rtol=1e-10)
+
+
+def test_many_peers_are_polynomial():
+    world = random_world(np.random.default_rng(2), policies=11, contexts=2, arms=4)
+    few = exact.moments(world, SGT(), own=4, peers=dict.fromkeys(range(1, 11), 4))  # 5^11 apart
+    simulated = sampling.moments(world, SGT(), own=4, peers=4, n=40_000)
+    assert (np.abs(few.mean - simulated.mean) <= 4.5 * simulated.mean_se).all()
+    with pytest.raises(ValueError, match="pools_peers = True"):
+        exact.moments(world, ApartSGT(), own=4, peers=4)
 
 
 def test_dead_and_rescue_probabilities():

@@ -66,11 +66,31 @@ def test_empirical_moments_average_over_the_samples():
 def test_draws_have_the_moments_of_the_setting():
     residual = Residual(mu=-0.2, sigma=0.5, gate=0.3)
     rng = np.random.default_rng(0)
-    delta = residual.draw_delta(1, (100_000,), rng)
+    arms = rng.integers(0, 3, (50_000, 1, 2))
+    delta = residual.draw_delta(1, arms, (1, 3), rng)
     assert delta.mean() == pytest.approx(-0.2, abs=0.01)
     assert delta.std() == pytest.approx(0.5, abs=0.01)
-    assert residual.draw_canonical(1, (100_000,), rng).mean() == pytest.approx(0.7, abs=0.01)
-    assert set(Residual.empirical([1.0, 2.0]).draw_delta(1, (50,), rng)) == {1.0, 2.0}
+    assert residual.draw_canonical(1, arms, (1, 3), rng).mean() == pytest.approx(0.7, abs=0.01)
+    drawn = Residual.empirical([1.0, 2.0]).draw_delta(1, arms[:50], (1, 3), rng)
+    assert set(drawn.ravel()) == {1.0, 2.0}
+
+
+def test_every_setting_may_depend_on_peer_context_and_arm():
+    table = [[0.1, 0.2, 0.3], [0.4, 0.5, 0.6]]
+    residual = Residual(mu={1: table}, sigma={1: [0.0, 0.5, 1.0]}, gate={1: [[0.0], [1.0]]})
+    rule, zeros = RatioRule(cap=1.3), np.zeros((2, 3))
+    first, second = residual.weight_moments(rule, zeros, 1)
+    for x, k in np.ndindex(2, 3):
+        alone = Residual(mu=table[x][k], sigma=[0.0, 0.5, 1.0][k], gate=float(x))
+        assert alone.weight_moments(rule, 0.0, 1) == pytest.approx((first[x, k], second[x, k]))
+    assert residual.weight_moments(rule, zeros, 2)[0].tolist() == np.ones((2, 3)).tolist()
+    arms = np.tile(np.arange(3), (10_000, 2, 1))
+    delta = residual.draw_delta(1, arms, (2, 3), np.random.default_rng(0))
+    np.testing.assert_allclose(delta.mean(0), table, atol=0.05)
+    np.testing.assert_allclose(delta.std(0), [[0.0, 0.5, 1.0]] * 2, atol=0.03)
+    passing = residual.draw_canonical(1, arms, (2, 3), np.random.default_rng(0))
+    assert passing[:, 0].all()
+    assert not passing[:, 1].any()
 
 
 def test_drop_may_depend_on_peer_context_and_arm():

@@ -7,7 +7,7 @@ from bandit import Residual, World, sampling
 from bandit.design import Design
 from bandit.probes import GRPO, PRP, SGT, XGRPO, Credit, Probe, RatioRule
 from bandit.rollouts import draw_arms, draw_each
-from bandit.sampling import execute
+from bandit.sampling import chunk_size, execute
 from bandit.worlds import random_world
 
 RULES: list[Probe] = [GRPO(), XGRPO(), PRP(cap=3.0), SGT()]
@@ -133,3 +133,34 @@ def test_too_few_estimates_are_refused():
         sampling.gradients(world, GRPO(), own=2, peers=0, n=0)
     with pytest.raises(ValueError, match="n=1"):
         sampling.moments(world, GRPO(), own=2, peers=0, n=1)
+
+
+def test_moments_do_not_depend_on_the_number_of_processes():
+    world = random_world(np.random.default_rng(5), policies=2, contexts=2, arms=4)
+    design = {"own": 4, "peers": 4, "n": 20_000, "seed": 3}
+    size = chunk_size(world, Design.of(world, receiver=0, own=4, peers=4))
+    assert size < 20_000  # several chunks
+    alone, together = (sampling.moments(world, SGT(), n_jobs=k, **design) for k in (1, 2))
+    for name in ("mean", "covariance_trace", "support_gain", "mean_se"):
+        assert np.array_equal(getattr(alone, name), getattr(together, name))
+
+
+def test_chunks_are_bounded_however_large_the_world():
+    world = random_world(np.random.default_rng(5), policies=2, contexts=3, arms=1000)
+    design = Design.of(world, receiver=0, own=8, peers=8)
+    size = chunk_size(world, design)
+    assert size * world.n_contexts * world.n_arms <= sampling.CHUNK_ENTRIES
+    assert size * world.n_contexts * design.rollouts <= sampling.CHUNK_ROLLOUTS
+
+
+@pytest.mark.parametrize("n_jobs", [0, 1.5, True])
+def test_impossible_numbers_of_processes_are_refused(n_jobs):
+    world = random_world(np.random.default_rng(5))
+    with pytest.raises(ValueError, match="n_jobs="):
+        sampling.moments(world, SGT(), own=2, peers=2, n=100, n_jobs=n_jobs)
+
+
+def test_progress_is_shown_when_asked_for(capsys):
+    world = random_world(np.random.default_rng(5))
+    sampling.moments(world, SGT(), own=2, peers=2, n=50_000, progress=True)
+    assert "sgt: 50000 draws" in capsys.readouterr().out
