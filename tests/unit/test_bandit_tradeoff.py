@@ -7,6 +7,7 @@ import pytest
 
 from bandit import Residual, World, dynamics, exact, plots, tradeoff
 from bandit.probes import GRPO, PRP, SGT, XGRPO, Probe
+from bandit.tradeoff.accuracy import context_accuracy, population_accuracy
 from bandit.worlds import random_world, rare_success, specialists
 
 RULES: dict[str, Probe] = {
@@ -101,6 +102,39 @@ def test_population_figures_follow_from_the_contexts():
     cosine = mean @ true / np.linalg.norm(mean) / np.linalg.norm(true)
     assert row["bias_cosine"] == pytest.approx(cosine)
     assert row["relative_cost"] == pytest.approx(row["stability_cost"] / row["reference_cost"])
+
+
+def test_error_is_that_of_one_context_and_of_the_whole_population():
+    world = random_world(np.random.default_rng(2), policies=2, contexts=3, arms=5)
+    frame = tradeoff.plane(world, {"SGT": SGT(), "GRPO": GRPO()}, own=4, peers=4)
+    rows = tradeoff.aggregate(frame).set_index("label")
+    for label, probe in (("SGT", SGT()), ("GRPO", GRPO())):
+        moments = exact.moments(world, probe, own=4, peers=4)
+        mean = moments.population_mean.ravel()
+        true = (world.weights[:, None] * moments.true_gradient).ravel()
+        second = mean @ mean + moments.population_covariance_trace
+        expected = 1 - (mean @ true) ** 2 / (true @ true) / second
+        assert rows.loc[label, "error"] == pytest.approx(expected)
+        assert population_accuracy(moments) == pytest.approx(1 - expected)
+    # GRPO has no bias within a context: its error there is the noise's share
+    grpo = frame[frame["label"] == "GRPO"]
+    noise = grpo["stability_cost"] / (grpo["stability_cost"] + grpo["mean_norm"] ** 2)
+    np.testing.assert_allclose(grpo["error"], noise)
+
+
+def test_error_is_one_for_an_estimate_that_is_always_zero_and_undefined_without_a_direction():
+    probs = [[[0.2, 0.8], [1.0, 0.0]], [[0.5, 0.5], [0.5, 0.5]]]
+    world = World.tabular(probs, [[1.0, 0.0], [1.0, 0.0]])
+    frame = tradeoff.plane(world, {"GRPO": GRPO()}, own=1, peers=0)
+    assert frame["error"][0] == 1.0
+    assert np.isnan(frame["error"][1])
+    assert tradeoff.aggregate(frame)["error"].item() == 1.0
+
+
+def test_accuracy_is_not_lost_to_cancellation_where_successes_are_rare():
+    moments = exact.moments(rare_success(1e-12), GRPO(), own=8, peers=0)
+    assert 0 < context_accuracy(moments)[0] < 1e-10
+    assert population_accuracy(moments) == pytest.approx(context_accuracy(moments)[0])
 
 
 def test_hopeless_contexts_are_left_out_of_the_gain_but_not_of_the_cost():

@@ -1,22 +1,27 @@
 """The stability-support plane: what each sharing rule costs, and what it gives.
 
+The names of this module that a user needs are those of `bandit.tradeoff`.
+
 Source: docs/theory.md, section 4.
 """
 
 import math
 from collections.abc import Mapping
+from functools import cache
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from bandit import exact
 from bandit.design import Design
-from bandit.moments import Moments
+from bandit.moments import Moments, cosine
 from bandit.policies import log_ratio
 from bandit.probes import GRPO, Probe, UngatedNLL
 from bandit.probes.group import Array
 from bandit.residual import NO_RESIDUAL, Residual
-from bandit.worlds import World
+from bandit.tradeoff.accuracy import context_accuracy, population_accuracy
+from bandit.world import World
 
 CONTROLS = ("GRPO, G+M own", "GRPO, dynamic sampling", "NLL, no gate")
 
@@ -60,6 +65,10 @@ def plane(
         - ``support_gain``: ``<grad log p, E[g; no own success]>``; ``fisher_gain``: the same in
           the Fisher geometry; NaN where p = 0. ``open_flow``: flow into rare success arms.
         - ``bias_cosine``: ``cos(E g, g*)``, NaN where one is 0; ``mean_norm``, ``true_norm``.
+        - ``error``: see `bandit.tradeoff.accuracy.scale_free_error`; NaN where g* is 0.
+        - ``population_cosine`` and ``population_error``: the same for the whole population's
+          gradient ``sum_x w_x g_x``, equal in all rows of a label; ``population_gain``: support
+          gain of a step on the whole population, interference included.
         - ``chi2``: chi-squared of the receiver from the pooled peer mixture, inf where the
           mixture lacks an arm; ``ess``: expected effective number of peer rollouts, residual
           included. NaN for rules without a ratio term; chi2 also for weight-1 rules.
@@ -84,6 +93,7 @@ def plane(
         rows[CONTROLS[1]] = (GRPO(), own, math.ceil(shared / own))
         rows[CONTROLS[2]] = (UngatedNLL(weight=0.1), own, 0)
 
+    @cache
     def measure(probe: Probe, size: int, redraws: int) -> Moments:
         return exact.moments(
             world,
@@ -102,14 +112,13 @@ def plane(
     frames = []
     for label, (probe, size, redraws) in rows.items():
         placed = measure(probe, size, redraws)
-        same = GRPO(scale=probe.scale, ddof=probe.ddof, eps=probe.eps)
-        reference = measure(same, own, 0).covariance_trace
+        reference = measure(grpo_like(probe), own, 0).covariance_trace
         frames.append(
             pd.DataFrame(
                 {
                     "label": label,
                     "context": np.arange(world.n_contexts),
-                    **_axes(placed, reference, rare),
+                    **axes(placed, reference, rare=rare),
                     **_ratio_figures(world, probe, design, residual),
                     "rescue_probability": rescue,
                     "dead_probability": dead,
@@ -133,28 +142,27 @@ def aggregate(frame: pd.DataFrame, /) -> pd.DataFrame:
     DataFrame
         One row a label. Costs, gains and probabilities are averaged with the context weights,
         gains over contexts with p > 0 only. ``relative_cost`` is the ratio of averaged costs, not
-        the average of ratios, which diverge where GRPO is dead. ``bias_cosine`` is that of the
-        whole population's gradient, ``sum_x w_x E g_x``, and ``population_cost`` is
+        the average of ratios, which diverge where GRPO is dead. ``bias_cosine`` and ``error`` are
+        those of the whole population's gradient, and ``population_cost`` is
         ``sum_x w_x^2 tr Cov_x``, the covariance of one draw of every context.
     """
+    whole = {"bias_cosine": "population_cosine", "error": "population_error"}
+    own_formula = ("label", "context", "weight", "relative_cost", *whole, *whole.values())
     rows = []
     for label, part in frame.groupby("label", sort=False):
         weight = part["weight"].to_numpy()
         means = {
-            name: _weighted_mean(part[name].to_numpy(), weight)
+            name: weighted_mean(part[name].to_numpy(), weight)
             for name in frame.columns
-            if name not in ("label", "context", "weight", "bias_cosine", "relative_cost")
+            if name not in own_formula
         }
-        mean, true = weight * part["mean_norm"], weight * part["true_norm"]
-        scale = np.sqrt(np.square(mean).sum() * np.square(true).sum())
-        inner = (part["bias_cosine"].fillna(0.0) * mean * true).sum()
         cost, reference = means["stability_cost"], means["reference_cost"]
         rows.append(
             {
                 "label": label,
                 **means,
                 "relative_cost": _ratio(np.array([cost]), np.array([reference]))[0],
-                "bias_cosine": inner / scale if scale > 0 else np.nan,
+                **{name: part[source].iloc[0] for name, source in whole.items()},
                 "population_cost": float(np.square(weight) @ part["stability_cost"]),
             }
         )
@@ -162,7 +170,7 @@ def aggregate(frame: pd.DataFrame, /) -> pd.DataFrame:
 
 
 def sweep(
-    worlds: Mapping[float | str, World],
+    worlds: Mapping[Any, World],
     probes: Mapping[str, Probe],
     /,
     *,
@@ -206,6 +214,11 @@ def sweep(
     return pd.concat(frames, ignore_index=True)
 
 
+def grpo_like(probe: Probe, /) -> GRPO:
+    """GRPO with the advantage's conventions of another rule."""
+    return GRPO(scale=probe.scale, ddof=probe.ddof, eps=probe.eps)
+
+
 def chi_squared(world: World, design: Design, /) -> Array:
     """``sum_y pi(y)^2 / mixture(y) - 1``, the mixture being that of all peers' rollouts.
 
@@ -225,7 +238,18 @@ def chi_squared(world: World, design: Design, /) -> Array:
     return np.divide(np.square(probs), mixture, out=missing, where=mixture > 0).sum(-1) - 1.0
 
 
-def _axes(moments: Moments, reference: Array, rare: float, /) -> dict[str, Array]:
+def axes(moments: Moments, reference: Array, /, *, rare: float = 0.01) -> dict[str, Array | float]:
+    """Columns of `plane` that follow from an estimate's moments, exact or simulated.
+
+    Parameters
+    ----------
+    moments : Moments
+        Of the rule.
+    reference : ndarray, shape (X,)
+        tr Cov of GRPO with the same own group.
+    rare : float
+        As in `plane`.
+    """
     return {
         "stability_cost": moments.covariance_trace,
         "relative_cost": _ratio(moments.covariance_trace, reference),
@@ -236,6 +260,12 @@ def _axes(moments: Moments, reference: Array, rare: float, /) -> dict[str, Array
         "bias_cosine": moments.bias_cosine,
         "mean_norm": np.linalg.norm(moments.mean, axis=-1),
         "true_norm": np.linalg.norm(moments.true_gradient, axis=-1),
+        "error": 1.0 - context_accuracy(moments),
+        "population_cosine": float(
+            cosine(moments.population_mean.ravel(), moments.population_true_gradient.ravel())
+        ),
+        "population_error": 1.0 - population_accuracy(moments),
+        "population_gain": moments.population_support_gain,
     }
 
 
@@ -263,7 +293,8 @@ def _ratio(cost: Array, reference: Array, /) -> Array:
     return np.divide(cost, reference, out=diverging, where=reference > 0)
 
 
-def _weighted_mean(values: Array, weight: Array, /) -> float:
+def weighted_mean(values: Array, weight: Array, /) -> float:
+    """Mean over the values that are not NaN; NaN if there are none of weight > 0."""
     known = ~np.isnan(values) & (weight > 0)
     if not known.any():
         return float("nan")
