@@ -3,8 +3,8 @@
 Run it with ``python tests/benchmarks/bench_sampling.py``.
 Prints, for each rule, the time of `sampling.gradients` divided by the time that bare
 ``Generator.choice(p=...)`` takes for the rollouts that the rule uses (GRPO: the own ones), from the
-same policies; and, for scale, by the time of a plain loop over groups and rollouts. All are measured
-in this run, alternating, in processor time (one thread), best of several repeats.
+same policies; and, for scale, by the time of a plain loop over groups and rollouts. All are
+measured in this run, alternating, in processor time (one thread), best of several repeats.
 """
 
 import argparse

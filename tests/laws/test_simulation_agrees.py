@@ -7,7 +7,7 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
-from bandit import Residual, exact, sampling
+from bandit import Residual, World, exact, sampling
 from bandit.probes import GRPO, PRP, SGT, XGRPO, Credit, Group, Probe, UngatedNLL
 from bandit.worlds import random_world
 
@@ -25,7 +25,30 @@ RULES: dict[str, Probe] = {
 PEERS = {1: {}, 2: {1: 4}, 3: {1: 3, 2: 2}, 4: {1: 2, 2: 3, 3: 1}}
 
 
-def residual(world) -> Residual:
+def tabular(policies: int) -> World:
+    return random_world(np.random.default_rng(policies), policies=policies, contexts=2, arms=5)
+
+
+def graded(policies: int) -> World:
+    rng = np.random.default_rng(policies + 10)
+    return random_world(rng, policies=policies, contexts=2, arms=6, levels=(0.0, 0.3, 1.0))
+
+
+def linear(policies: int) -> World:
+    rng = np.random.default_rng(policies + 20)
+    features = [rng.normal(size=(2, 5, 3)) for _ in range(policies)]
+    parameters = [0.5 * rng.normal(size=3) for _ in range(policies)]
+    return World.linear(features, parameters, [[1, 0, 0, 1, 0], [0, 0, 1, 0, 0]])
+
+
+def erring(policies: int) -> World:
+    return tabular(policies).noisy(false_positive=0.1, false_negative=[[0.2], [0.3]])
+
+
+WORLDS = {make.__name__: make for make in (tabular, graded, linear, erring)}
+
+
+def mismatch(world: World) -> Residual:
     by_arm = np.random.default_rng(5).uniform(0.0, 0.4, world.rewards.shape)
     return Residual(mu={1: -0.1, 2: 0.1}, sigma={1: 0.2}, drop={1: by_arm, 2: 0.2}, gate=0.15)
 
@@ -38,21 +61,26 @@ def assert_agrees(simulated, computed):
         assert (gap <= 4.5 * getattr(simulated, f"{name}_se") + 1e-12).all(), name
 
 
-@pytest.mark.parametrize("policies", PEERS)
+@pytest.mark.parametrize("residual", ["matched", "mismatched"])
+@pytest.mark.parametrize("policies", PEERS, ids=lambda n: f"{n - 1} peers")
+@pytest.mark.parametrize("kind", WORLDS)
 @pytest.mark.parametrize("rule", RULES)
-def test_simulated_moments_agree_with_enumeration(rule, policies):
-    world = random_world(np.random.default_rng(policies), policies=policies, contexts=2, arms=5)
-    settings = {"own": 4, "peers": PEERS[policies], "residual": residual(world)}
+def test_simulated_moments_agree_with_enumeration(rule, kind, policies, residual):
+    world = WORLDS[kind](policies)
+    settings = {
+        "own": 4,
+        "peers": PEERS[policies],
+        "residual": mismatch(world) if residual == "mismatched" else Residual(),
+    }
     computed = exact.moments(world, RULES[rule], **settings)
-    simulated = sampling.moments(world, RULES[rule], n=DRAWS, seed=7, **settings)
-    assert_agrees(simulated, computed)
+    draws = DRAWS if kind == "tabular" else DRAWS // 5
+    assert_agrees(sampling.moments(world, RULES[rule], n=draws, seed=7, **settings), computed)
 
 
 @pytest.mark.parametrize("rule", ["grpo", "xgrpo-share", "prp-cap", "sgt"])
 def test_graded_rewards_and_dynamic_sampling_agree_too(rule):
-    levels = (0.0, 0.3, 1.0)
-    world = random_world(np.random.default_rng(1), policies=3, contexts=2, arms=6, levels=levels)
-    settings = {"own": 3, "peers": PEERS[3], "residual": residual(world), "redraws": 2}
+    world = graded(3)
+    settings = {"own": 3, "peers": PEERS[3], "residual": mismatch(world), "redraws": 2}
     computed = exact.moments(world, RULES[rule], **settings)
     simulated = sampling.moments(world, RULES[rule], n=DRAWS // 2, seed=3, **settings)
     assert_agrees(simulated, computed)
