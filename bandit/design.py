@@ -87,6 +87,12 @@ class Design:
             np.array([j for j, _ in self.peers], np.int64), [m for _, m in self.peers]
         ).astype(np.int64)
 
+    def pools(self, probe: Probe, /) -> list[tuple[tuple[int, int], ...]]:
+        """Peers that a rule cannot tell apart, together: none if it needs no peers at all."""
+        if not probe.needs or not self.peers:
+            return []
+        return [self.peers] if probe.pools_peers else [(peer,) for peer in self.peers]
+
 
 def needs_text(probe: Probe, /) -> bool:
     """Tell whether a rule uses peers' texts, so that an unrepresentable one is lost to it."""

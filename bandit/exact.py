@@ -342,10 +342,8 @@ class _Part:
                 drop = np.stack([table[contexts] for table in tables], axis=1)
             return Classes.of(members, levels, verdicts, probs, drop, keep_rewards)
 
-        seen = design.peers if probe.needs else ()
-        pools = [seen] if probe.pools_peers and seen else [(member,) for member in seen]
         own = classes([(design.receiver, design.own)], False)
-        peers = tuple(classes(pool, needs_text(probe)) for pool in pools)
+        peers = tuple(classes(pool, needs_text(probe)) for pool in design.pools(probe))
         averages = average(probe, own, peers, world.success_threshold, design.redraws)
         return cls(world, design, residual, ratio_rule(probe), contexts, own, peers, averages)
 

@@ -125,8 +125,6 @@ def moments(
 
 def _averages(probe: Probe, outcomes: World, design: Design, /) -> Averages:
     """What the rule answers, over all ways in which failures and successes can fall."""
-    seen = design.peers if probe.needs else ()
-    pools = [seen] if probe.pools_peers and seen else [(member,) for member in seen]
     verdicts, dropped = outcomes.verdict_table(LEVELS), np.zeros((1, 1, 1))
     own, *peers = (
         Classes.of(
@@ -137,7 +135,7 @@ def _averages(probe: Probe, outcomes: World, design: Design, /) -> Averages:
             dropped,
             False,
         )
-        for members in ([(design.receiver, design.own)], *pools)
+        for members in ([(design.receiver, design.own)], *design.pools(probe))
     )
     return average(probe, own, peers, outcomes.success_threshold, design.redraws)
 
