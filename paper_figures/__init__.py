@@ -1,5 +1,20 @@
 """Figures of the paper: ``python -m paper_figures [NAME...] [-o DIR]``.
 
-A figure is a module with three parts: ``SWEEP``, over which settings; `compute`, a tidy frame;
+A figure is a module with four parts: ``SWEEP``, over which settings; `compute`, a tidy frame;
 `plot`, the picture; and `caption`, the claim with the frame's own numbers.
 """
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from bandit.probes import GRPO, PRP, SGT, XGRPO, Probe
+
+RULES: Mapping[str, Probe] = MappingProxyType(
+    {
+        "GRPO": GRPO(),
+        "XGRPO": XGRPO(),
+        "PRP": PRP(),
+        "PRP, no ratio": PRP(ratio="none"),
+        "SGT": SGT(),
+    }
+)

@@ -313,6 +313,18 @@ class GateConfig(Section):
     """Largest share of toy runs whose value may fall by 0.2 below its best."""
     min_rescue_gain: float = 0.05
     """Least gain over GRPO on the rescue set, for a probe that claims support."""
+    text_bytes: int = Field(4, ge=3, le=5)
+    """Longest response, in bytes, of the toy policies that write text."""
+    canonical_share: float = Field(0.9, gt=0, lt=1)
+    """How often they sample the canonical tokens of what they write, where their tokenizer leaves
+    a choice; `mrl tokens audit` measures it on rollouts."""
+    max_residual: float = Field(1.0, ge=0)
+    """Bound on the 99% quantile of the error of the log-ratio, in nats, over peers' rollouts that
+    have a weight; a ratio that is not gated does not hold the default."""
+    min_token_cosine: float = Field(0.9, ge=-1, le=1)
+    """Least cosine between what the gated sequence ratio makes of a peer's rollouts and the true
+    gradient; what is missing is the receiver's share of other than canonical responses, and what
+    a cap cuts off."""
 
     @model_validator(mode="after")
     def _success(self) -> "GateConfig":

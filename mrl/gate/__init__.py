@@ -1,7 +1,7 @@
 """The gate: what a sharing rule must show in toy worlds before a run may rely on it.
 
-`run_gate` climbs the validation ladder, of which there are the rungs "estimators", "parity" and
-"dynamics". Only "parity" needs torch. Source: docs/gate.md.
+`run_gate` climbs the validation ladder, with the rungs "estimators", "tokenised", "parity" and
+"dynamics". Of these "tokenised" needs tokenizers, and only "parity" torch. Source: docs/gate.md.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,6 +14,7 @@ from mrl.config import RunConfig
 from mrl.gate.certificate import Certificate, Rung
 from mrl.gate.dynamics import dynamics_rung, treatments_of
 from mrl.gate.estimators import estimators_rung
+from mrl.gate.tokenised.rung import gate_texts, tokenised_rung
 from mrl.gate.worlds import gate_world
 
 __all__ = ["run_gate"]
@@ -45,7 +46,7 @@ def run_gate(run: RunConfig, /, *, console: Console | None = None) -> Certificat
     console = console or Console(quiet=True)
     columns = (TextColumn("{task.description}"), BarColumn())
     with Progress(*columns, console=console, transient=True) as progress:
-        total = len(run.policies) + 1 + len(treatments_of(run))
+        total = 2 * len(run.policies) + 1 + len(treatments_of(run))
         line = progress.add_task("", total=total)
 
         def enter(rung: str) -> Callable[[], None]:
@@ -53,15 +54,25 @@ def run_gate(run: RunConfig, /, *, console: Console | None = None) -> Certificat
             return lambda: progress.advance(line)
 
         advance = enter("estimators")
-        parts = []
+        estimators = []
         for policy in run.policies:
-            parts.append(estimators_rung(run, world, policy))
+            estimators.append(estimators_rung(run, world, policy))
+            advance()
+        advance = enter("tokenised")
+        texts, tokenised = gate_texts(run), []
+        for policy in run.policies:
+            tokenised.append(tokenised_rung(run, texts, policy))
             advance()
         advance = enter("parity")
         parity = parity_rung(run, world)
         advance()
         dynamics = dynamics_rung(run, world, advance=enter("dynamics"))
-    rungs = {"estimators": _joined(parts), "parity": parity, "dynamics": dynamics}
+    rungs = {
+        "estimators": _joined(estimators),
+        "tokenised": _joined(tokenised),
+        "parity": parity,
+        "dynamics": dynamics,
+    }
     certificate = Certificate.of(run, rungs)
     _show(certificate, console)
     return certificate

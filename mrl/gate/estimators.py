@@ -127,7 +127,7 @@ def _blind_spots(run: RunConfig, probe: Probe, /) -> list[str]:
     if rule is not None and rule.kind in ("block", "length_normalised"):
         notes.append(
             f"a response is one arm here, so the ratio {rule.kind!r} coincides with 'sequence': "
-            "this rung tells nothing about the difference"
+            "rung 'tokenised' tells the difference"
         )
     if run.group.redraws and probe.needs:
         notes.append(

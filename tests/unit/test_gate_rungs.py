@@ -7,17 +7,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
+from rich.progress import Progress
 
-from bandit import exact
+from bandit import Residual, exact
 from bandit.probes import probe_to_config
 from mrl.config import RunConfig, load, override, parse
 from mrl.errors import InputError, RunError
 from mrl.gate import run_gate
-from mrl.gate.certificate import check
+from mrl.gate.certificate import Rung, check
 from mrl.gate.dynamics import MORE_OWN, REDRAWN, dynamics_rung, treatments_of
 from mrl.gate.estimators import MAX_Z, estimators_rung, largest_z
 from mrl.gate.promote import promote
+from mrl.gate.tokenised import TokenWorld, Transfer
+from mrl.gate.tokenised.rung import changed, gate_texts, tokenised_rung
 from mrl.gate.worlds import MAX_SKEW, gate_world, peers_by_index
+from mrl.tokens import retokenize_batch
 
 SMALL = {"arms": 6, "draws": 2000, "steps": 10, "replicas": 4}
 MODEL = {"kind": "pretrained", "path": "none"}
@@ -132,23 +136,133 @@ class TestEstimators:
         assert found["relative_cost"] > 1
 
     @pytest.mark.parametrize("ratio", ["block", "length_normalised"])
-    def test_it_says_that_it_cannot_tell_ratio_kinds_apart(self, ratio: str) -> None:
+    def test_it_says_which_rung_tells_ratio_kinds_apart(self, ratio: str) -> None:
         run = run_of({"kind": "prp", "ratio": ratio})
         notes = estimators_rung(run, gate_world(run), run.policies[0]).notes
-        assert any(repr(ratio) in note and "tells nothing" in note for note in notes)
+        assert any(repr(ratio) in note and "rung 'tokenised'" in note for note in notes)
         run = run_of({"kind": "prp"})
         notes = estimators_rung(run, gate_world(run), run.policies[0]).notes
-        assert not any("tells nothing" in note for note in notes)
+        assert not any("tokenised" in note for note in notes)
 
     def test_groups_too_large_for_closed_forms_are_bad_input(self) -> None:
         run = run_of(
             {"kind": "prp"},
             4,
-            group={"own": 40, "peers": 40},
+            group={"own": 1200, "peers": 1200},
             gate={"success": [[0.5]] * 4},
         )
-        with pytest.raises(InputError, match=r"'d' with group.own=40.*compositions|enumerate"):
+        with pytest.raises(InputError, match=r"'d' with group.own=1200.*compositions|enumerate"):
             estimators_rung(run, gate_world(run), run.policies[0])
+
+
+def tokenised(run: RunConfig) -> list[Rung]:
+    world = gate_texts(run)
+    return [tokenised_rung(run, world, policy) for policy in run.policies]
+
+
+class TestTokenised:
+    @pytest.mark.parametrize(
+        "probe",
+        [
+            {"kind": "prp"},
+            {"kind": "prp", "cap": 5.0},
+            {"kind": "prp", "ratio": "none"},
+            {"kind": "prp", "ratio": "block"},
+            {"kind": "prp", "ratio": "length_normalised"},
+            {"kind": "sgt"},
+            {"kind": "nll"},
+        ],
+        ids=str,
+    )
+    def test_what_arrives_is_what_theory_expects(self, probe: dict[str, Any]) -> None:
+        for rung in tokenised(run_of(probe)):
+            assert rung.passed, rung.checks
+
+    def test_three_policies_have_three_tokenizers(self) -> None:
+        rungs = tokenised(run_of({"kind": "prp"}, 3))
+        found = {name: figures for rung in rungs for name, figures in rung.figures.items()}
+        assert len({one["tokenizer"] for one in found.values()}) == 3
+        assert {name: set(one["from"]) for name, one in found.items()} == {
+            "d": {"b", "c"},
+            "b": {"d", "c"},
+            "c": {"d", "b"},
+        }
+        assert all(rung.passed for rung in rungs)
+
+    @pytest.mark.parametrize("kind", ["grpo", "xgrpo"])
+    def test_a_rule_without_text_depends_on_no_token(self, kind: str) -> None:
+        for rung in tokenised(run_of({"kind": kind})):
+            assert rung.passed
+            assert len(rung.checks) == 1
+            assert "nothing here depends on tokens" in rung.notes[0]
+
+    def test_a_policy_that_sees_no_peer_is_not_asked(self) -> None:
+        rung = tokenised(run_of({"kind": "prp"}, group={"peers": {"b": 0}}))[0]
+        assert rung.passed
+        assert "sees no peer" in rung.notes[0]
+
+    def test_without_the_gate_the_residual_leaves_its_bound(self) -> None:
+        chars, bpe = tokenised(run_of({"kind": "prp", "gated": False}))
+        failed = [check.name for check in chars.checks if not check.passed]
+        assert failed == ["d from b: 99% quantile of |residual|"]
+        assert bpe.passed  # the character tokenizer has one spelling for each text
+        run = run_of({"kind": "prp", "gated": False}, gate={"max_residual": 5.0})
+        assert all(rung.passed for rung in tokenised(run))
+
+    def test_what_the_gate_leaves_out_is_held_as_a_cosine(self) -> None:
+        gate = {"canonical_share": 0.7, "min_token_cosine": 0.99, "max_residual": 9.0}
+        chars, bpe = tokenised(run_of({"kind": "prp"}, gate=gate))
+        assert chars.passed
+        assert [c.name for c in bpe.checks if not c.passed] == ["b from d: bias cosine"]
+
+    def test_ratio_kinds_are_told_apart(self) -> None:
+        cosines = {}
+        for ratio in ("sequence", "block", "length_normalised"):
+            (chars, _) = tokenised(run_of({"kind": "prp", "ratio": ratio}))
+            cosines[ratio] = chars.figures["d"]["from"]["b"]["bias_cosine"]
+        assert cosines["sequence"] == pytest.approx(1.0, abs=1e-9)
+        assert cosines["block"] < 0.95
+        assert cosines["length_normalised"] < 0.98
+
+    def test_a_wrong_weight_fails(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        run = run_of({"kind": "prp"})
+        world = gate_texts(run)
+        right = Transfer.token_weights
+
+        def wrong(self: Transfer, rule: Any, /) -> Any:
+            """EOS forgotten on the source's side."""
+            eos = self.source.conditional[:, -1]
+            return tuple(w * one for w, one in zip(right(self, rule), eos, strict=True))
+
+        monkeypatch.setattr(Transfer, "token_weights", wrong)
+        failed = [
+            c.name for c in tokenised_rung(run, world, run.policies[0]).checks if not c.passed
+        ]
+        assert "d from b: |gated mean - law|" in failed
+
+    def test_a_wrong_expectation_fails(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        run = run_of({"kind": "prp"})
+        world = gate_texts(run)
+        monkeypatch.setattr(TokenWorld, "residual", lambda *_: Residual(gate=0.5))
+        (failed,) = (c for c in tokenised_rung(run, world, run.policies[1]).checks if not c.passed)
+        assert failed.name == "b: largest |z| of the gradient by text"
+
+    def test_a_tokenizer_that_edits_is_seen(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        run = run_of({"kind": "sgt"})
+        world = gate_texts(run)
+
+        def lossy(texts: Any, encoder: Any, /) -> Any:
+            return retokenize_batch([text.replace(b" ", b"") for text in texts], encoder)
+
+        monkeypatch.setattr("mrl.gate.tokenised.rung.retokenize_batch", lossy)
+        assert changed(world, 0) == 1
+
+    def test_a_share_that_no_text_of_this_length_allows_is_bad_input(self) -> None:
+        run = run_of({"kind": "prp"}, gate={"text_bytes": 3, "canonical_share": 0.2})
+        with pytest.raises(
+            InputError, match=r"gate.canonical_share=0.2 and gate.text_bytes=3.*betw"
+        ):
+            gate_texts(run)
 
 
 class TestDynamics:
@@ -222,12 +336,25 @@ class TestGate:
         console = Console(record=True, width=160, file=io.StringIO())
         certificate = run_gate(run_of({"kind": "sgt"}, gate=SMALL), console=console)
         printed = console.export_text()
-        assert list(certificate.rungs) == ["estimators", "parity", "dynamics"]
+        assert list(certificate.rungs) == ["estimators", "tokenised", "parity", "dynamics"]
         assert not certificate.passed
         for rung in certificate.rungs.values():
             for one in rung.checks:
                 assert one.name in printed
         assert "gate passed: no" in printed
+
+    def test_progress_counts_every_rung(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        bars: list[Progress] = []
+
+        class Kept(Progress):
+            def __enter__(self) -> Progress:
+                bars.append(self)
+                return super().__enter__()
+
+        monkeypatch.setattr("mrl.gate.Progress", Kept)
+        run_gate(run_of({"kind": "sgt"}, gate=SMALL))
+        (task,) = bars[0].tasks
+        assert task.completed == task.total == 2 + 2 + 1 + 4
 
     def test_the_result_is_a_function_of_configuration_and_seed(self) -> None:
         run = run_of({"kind": "sgt"}, gate=SMALL)
