@@ -68,9 +68,8 @@ tests: export OPENBLAS_NUM_THREADS := 1
 tests: setup ## pytest, notebooks included
 	$(BIN)/python -m pytest -n $(JOBS)
 
-figures: setup ## the paper's figures, into runs/figures and docs/images
-	$(BIN)/python -m paper_figures -o runs/figures
-	mkdir -p docs/images && cp runs/figures/plane.png docs/images/
+figures: setup ## the paper's figures, into runs/figures, and the gallery docs/figures.md
+	$(BIN)/python -m paper_figures -o runs/figures --gallery docs
 
 bench: setup ## time what should be fast
 	@for script in tests/benchmarks/bench_*.py; do echo "$$script"; $(BIN)/python $$script; done

@@ -4,9 +4,13 @@ Source: docs/theory.md, sections 1, 4 and 5.
 """
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from bandit.probes.group import Array, Mask
 from bandit.world import World
+
+# Shares of one group of arms differ between two policies by a factor of at most 4.
+MAX_SKEW = 4.0
 
 EXAMPLES = (
     "rare_success",
@@ -18,6 +22,7 @@ EXAMPLES = (
     "crowded_successes",
     "noisy_verifier",
     "shared_representation",
+    "random_world",
 )
 
 
@@ -164,6 +169,38 @@ def shared_representation(
     return World.linear(phis, thetas, rewards)
 
 
+def from_success(success: ArrayLike, /, *, arms: int = 16) -> World:
+    """Build a world from what one knows of some policies: how often each succeeds on which prompts.
+
+    In each context the first two arms are the successes. A policy's success mass and the rest are
+    spread over their arms geometrically, from the first to the last arm by a factor that goes from
+    1/2 for the first policy to 2 for the last. So policies prefer different answers, and a
+    probability ratio is at most 4 times the ratio of the masses.
+
+    Parameters
+    ----------
+    success : array_like, shape (N, X)
+        Success probability of each policy on each kind of prompt.
+    arms : int
+        Responses a prompt; >= 3.
+    """
+    table = np.asarray(success, dtype=np.float64)
+    if table.ndim != 2 or 0 in table.shape or not ((table >= 0) & (table <= 1)).all():
+        raise ValueError(
+            f"success has shape {table.shape}; expected probabilities of shape (policies, prompts)"
+        )
+    if arms < 3:
+        raise ValueError(f"arms={arms!r} is not allowed; expected at least 3")
+    half = np.sqrt(MAX_SKEW)
+    probs = np.zeros((*table.shape, arms))
+    for i, factor in enumerate(np.geomspace(1 / half, half, len(table))):
+        probs[i, :, :2] = table[i, :, None] * _geometric(2, factor)
+        probs[i, :, 2:] = (1 - table[i, :, None]) * _geometric(arms - 2, factor)
+    rewards = np.zeros(probs.shape[1:])
+    rewards[:, :2] = 1.0
+    return World.tabular(probs, rewards)
+
+
 def random_world(
     rng: np.random.Generator,
     /,
@@ -218,6 +255,12 @@ def _with_success(success: Array, arms: int, *split: tuple[float, float]) -> Wor
     rewards = np.zeros((success.shape[1], arms))
     rewards[:, :2] = 1.0
     return World.tabular(np.concatenate([hits, misses], axis=-1), rewards)
+
+
+def _geometric(arms: int, factor: float, /) -> Array:
+    """Shares of `arms` arms, growing geometrically; the last is `factor` times the first."""
+    shares = np.geomspace(1.0, factor, arms)
+    return shares / shares.sum()
 
 
 def _check_probability(name: str, value: float, /) -> None:

@@ -98,17 +98,33 @@ def promote(
 
 @app.command()
 def study(
-    config: ConfigPath,
+    config: Annotated[
+        Path, typer.Argument(help="A study file, or a run's configuration.", metavar="CONFIG")
+    ],
     overrides: Overrides = None,
     output: Annotated[
-        Path | None, typer.Option("-o", help="Folder for the table and the figure.")
+        Path | None, typer.Option("-o", help="Folder for tables, figures and page.")
     ] = None,
+    jobs: Annotated[
+        int, typer.Option(min=1, help="Processes for a study file; results do not depend on it.")
+    ] = 1,
 ) -> None:
-    """Draw the stability-support plane for a configuration's regime (no torch needed)."""
-    from mrl.study import study as draw
+    """Draw the stability-support plane of a grid, or of a run's regime (no torch needed).
 
-    run = configuration.load(config, overrides or [])
-    draw(run, output or run.folder / "study", console=console)
+    A study file (kind: study) is a grid of worlds, sharing rules, group sizes, residuals and
+    receivers. What is finished is kept, so the same command goes on after an interruption. For a
+    run's configuration, its own rule is placed among the standard ones in the gate's world.
+    """
+    from mrl.study import study as draw
+    from mrl.study import sweep
+
+    loaded = configuration.load_any(config, overrides or [])
+    if isinstance(loaded, configuration.RunConfig):
+        draw(loaded, output or loaded.folder / "study", console=console)
+        return
+    folder = output or loaded.folder
+    sweep(loaded, folder, n_jobs=jobs, console=console)
+    console.print(f"study written to {folder}; open {folder / 'index.html'}", soft_wrap=True)
 
 
 @app.command()
@@ -222,5 +238,8 @@ def main(arguments: list[str] | None = None) -> Any:
         sys.exit(error.exit_code)
     except SystemExit as end:
         if end.code == 130:  # what an interrupt became
-            Console(stderr=True).print("mrl: stopped; continue a run with --resume", markup=False)
+            Console(stderr=True).print(
+                "mrl: stopped; continue a run with --resume, a study with the same command",
+                markup=False,
+            )
         raise

@@ -1,10 +1,20 @@
 """One schema for study, gate and training runs; checked before torch is imported.
 
 A configuration is a YAML mapping. `load` reads it, applies ``section.key=value`` overrides and
-returns a frozen `RunConfig`.
+returns a frozen `RunConfig`; `load_study` and `load_any` do so for studies.
 """
 
-from mrl.config.reading import dump, load, override, parse, read
+from mrl.config.reading import (
+    dump,
+    load,
+    load_any,
+    load_study,
+    override,
+    parse,
+    parse_any,
+    parse_study,
+    read,
+)
 from mrl.config.schema import (
     BPETokenizer,
     CharacterTokenizer,
@@ -29,17 +39,29 @@ from mrl.config.schema import (
     TaskConfig,
     TokenizerConfig,
 )
+from mrl.config.study import (
+    AnalysisConfig,
+    ExampleWorld,
+    LearningConfig,
+    ResidualConfig,
+    StudyConfig,
+    SuccessWorld,
+    TableWorld,
+)
 
 __all__ = [
+    "AnalysisConfig",
     "BPETokenizer",
     "CharacterTokenizer",
     "CheckpointConfig",
     "EvaluationConfig",
+    "ExampleWorld",
     "ExchangeConfig",
     "GateConfig",
     "GroupConfig",
     "InitModel",
     "JsonlTask",
+    "LearningConfig",
     "ModelConfig",
     "ObjectiveConfig",
     "OptimizerConfig",
@@ -48,14 +70,22 @@ __all__ = [
     "PretrainedTokenizer",
     "ProbeField",
     "ReasoningGymTask",
+    "ResidualConfig",
     "RunConfig",
     "SamplingConfig",
     "Section",
+    "StudyConfig",
+    "SuccessWorld",
+    "TableWorld",
     "TaskConfig",
     "TokenizerConfig",
     "dump",
     "load",
+    "load_any",
+    "load_study",
     "override",
     "parse",
+    "parse_any",
+    "parse_study",
     "read",
 ]

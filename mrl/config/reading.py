@@ -6,27 +6,65 @@ Whatever is wrong is an `InputError` that names the key, what was got and what i
 import difflib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import yaml
 from pydantic import ValidationError
 
 from mrl.config.schema import RunConfig, Section
+from mrl.config.study import StudyConfig
 from mrl.errors import InputError
+
+Config = TypeVar("Config", RunConfig, StudyConfig)
 
 
 def parse(values: Any, /, *, source: str = "configuration") -> RunConfig:
-    """Check a mapping against the schema.
+    """Check a mapping against the schema of a run.
 
     Raises
     ------
     InputError
         Naming each wrong key, what was got and what is expected.
     """
+    if _kind(values) == "study":
+        raise InputError(f"{source} is a study, not a run; the command for it is mrl study")
+    return _check(RunConfig, values, source)
+
+
+def parse_study(values: Any, /, *, source: str = "configuration") -> StudyConfig:
+    """Check a mapping against the schema of a study.
+
+    Raises
+    ------
+    InputError
+        Naming each wrong key, what was got and what is expected.
+    """
+    return _check(StudyConfig, values, source)
+
+
+def parse_any(values: Any, /, *, source: str = "configuration") -> RunConfig | StudyConfig:
+    """Check a mapping against the schema that its ``kind`` names; without one, that of a run.
+
+    Raises
+    ------
+    InputError
+        Naming each wrong key, what was got and what is expected.
+    """
+    kind = _kind(values)
+    if kind not in (None, "study"):
+        raise InputError(f"{source}: kind {kind!r} is unknown; expected study, or none for a run")
+    return parse(values, source=source) if kind is None else parse_study(values, source=source)
+
+
+def _kind(values: Any, /) -> Any:
+    return values.get("kind") if isinstance(values, Mapping) else None
+
+
+def _check(schema: type[Config], values: Any, source: str, /) -> Config:
     if not isinstance(values, Mapping):
         raise InputError(f"{source}: got {type(values).__name__}; expected a mapping of settings")
     try:
-        return RunConfig.model_validate(values)
+        return schema.model_validate(values)
     except ValidationError as error:
         lines = [f"{source} is not right:"]
         for problem in error.errors():
@@ -46,7 +84,7 @@ def _nearest(key: str) -> str:
         sections += section.__subclasses__()
     known = {name for section in sections for name in section.model_fields}
     close = difflib.get_close_matches(key, sorted(known - {key}), n=1)
-    return f" (did you mean {close[0]!r}?)" if close else "; mrl/config/schema.py has all of them"
+    return f" (did you mean {close[0]!r}?)" if close else "; mrl/config has all of them"
 
 
 def _got(value: Any) -> str:
@@ -100,10 +138,20 @@ def override(values: Mapping[str, Any], assignments: Iterable[str], /) -> dict[s
 
 
 def load(path: str | Path, assignments: Iterable[str] = (), /) -> RunConfig:
-    """Read, override and check a configuration; relative paths in it stay as written."""
+    """Read, override and check a run; relative paths in it stay as written."""
     return parse(override(read(path), assignments), source=str(path))
 
 
-def dump(config: RunConfig, /) -> str:
+def load_study(path: str | Path, assignments: Iterable[str] = (), /) -> StudyConfig:
+    """Read, override and check a study."""
+    return parse_study(override(read(path), assignments), source=str(path))
+
+
+def load_any(path: str | Path, assignments: Iterable[str] = (), /) -> RunConfig | StudyConfig:
+    """Read, override and check a run or a study, whichever the file is."""
+    return parse_any(override(read(path), assignments), source=str(path))
+
+
+def dump(config: RunConfig | StudyConfig, /) -> str:
     """The whole configuration as YAML, defaults included."""
     return yaml.safe_dump(config.model_dump(), sort_keys=False, allow_unicode=True)

@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
-from bandit import World
+from bandit import World, exact, worlds
 from bandit.design import Design
+from bandit.probes import SGT
 from bandit.worlds import random_world, rare_success, specialists
 
 PROBS = [[[0.2, 0.8], [0.5, 0.5]], [[1.0, 0.0], [0.3, 0.7]]]
@@ -108,3 +109,36 @@ def test_random_worlds_keep_their_ratio_bound(bound):
         assert ratio.max() <= bound * (1 + 1e-9)
     with pytest.raises(ValueError, match="max_ratio"):
         random_world(np.random.default_rng(0), max_ratio=1.0)
+
+
+@pytest.mark.parametrize("name", worlds.EXAMPLES)
+def test_every_named_world_has_a_story_and_something_to_share(name):
+    example = getattr(worlds, name)
+    assert len(example.__doc__.splitlines()) >= 3
+    settings = {"rare_success": (0.01,), "random_world": (np.random.default_rng(0),)}
+    world = example(*settings.get(name, ()))
+    assert world.n_policies >= 2
+    gain = exact.moments(world, SGT(), own=8, peers=8).fisher_gain
+    assert np.nanmax(gain) > 0
+
+
+def test_crowded_successes_are_the_case_in_which_plain_steps_go_down():
+    moments = exact.moments(worlds.crowded_successes(), SGT(), own=8, peers=8)
+    assert moments.support_gain[0] < 0 < moments.fisher_gain[0]
+
+
+def test_dead_groups_get_deader_from_prompt_to_prompt():
+    dead = exact.dead_probability(worlds.dead_groups(), own=8)
+    assert (np.diff(dead) > 0).all()
+    assert dead[-1] > 0.999
+
+
+def test_a_world_from_success_probabilities_has_them():
+    world = worlds.from_success([[0.9, 0.02], [0.1, 0.5], [0.3, 0.3]], arms=6)
+    np.testing.assert_allclose(world.success_probability, [[0.9, 0.02], [0.1, 0.5], [0.3, 0.3]])
+    ratios = world.probs[:, None] / world.probs[None]
+    masses = world.success_probability[:, None] / world.success_probability[None]
+    assert (ratios[..., :2] <= worlds.MAX_SKEW * masses[..., None] * (1 + 1e-12)).all()
+    for wrong in ([0.1, 0.2], [[1.2]], []):
+        with pytest.raises(ValueError, match="success has shape"):
+            worlds.from_success(wrong)

@@ -11,6 +11,7 @@ from rich.progress import Progress
 
 from bandit import Residual, exact
 from bandit.probes import probe_to_config
+from bandit.worlds import MAX_SKEW
 from mrl.config import RunConfig, load, override, parse
 from mrl.errors import InputError, RunError
 from mrl.gate import run_gate
@@ -20,7 +21,7 @@ from mrl.gate.estimators import MAX_Z, estimators_rung, largest_z
 from mrl.gate.promote import promote
 from mrl.gate.tokenised import TokenWorld, Transfer
 from mrl.gate.tokenised.rung import changed, gate_texts, tokenised_rung
-from mrl.gate.worlds import MAX_SKEW, gate_world, peers_by_index
+from mrl.gate.worlds import gate_world, peers_by_index
 from mrl.tokens import retokenize_batch
 
 SMALL = {"arms": 6, "draws": 2000, "steps": 10, "replicas": 4}
