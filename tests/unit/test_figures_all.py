@@ -7,6 +7,7 @@ import re
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator
 from functools import cache
+from pathlib import Path
 from types import SimpleNamespace
 
 import matplotlib as mpl
@@ -17,6 +18,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
+import paper_figures
 from paper_figures import (
     RULES,
     baseline,
@@ -32,7 +34,7 @@ from paper_figures import (
     truncation,
     variance_chi2,
 )
-from paper_figures.__main__ import FIGURES, main
+from paper_figures.__main__ import FIGURES, gallery, main
 from paper_figures.saving import FORMATS, save
 
 PARTS = {"mu": (-1.0, 0.0, 1.0), "sigma": (0.0, 1.0), "drop": (0.0, 0.5, 1.0), "gate": (0.0, 1.0)}
@@ -226,3 +228,22 @@ def test_vector_formats_are_written_beside_the_picture(tmp_path):
     assert (tmp_path / "words.pdf").read_bytes().startswith(b"%PDF")
     assert ">words<" in (tmp_path / "words.svg").read_text(encoding="utf-8")
     assert b"/FontFile2" in (tmp_path / "words.pdf").read_bytes()  # text stays text
+
+
+def test_the_gallery_shows_every_figure_with_its_caption(monkeypatch, tmp_path):
+    monkeypatch.setattr("paper_figures.__main__.FIGURES", {"plane": plane})
+    (tmp_path / "docs" / "images").mkdir(parents=True)
+    (tmp_path / "plane.png").write_bytes(b"a picture")
+    (tmp_path / "plane.txt").write_text("What it shows.\n")
+    gallery(tmp_path, tmp_path / "docs")
+    page = (tmp_path / "docs" / "figures.md").read_text()
+    assert "What it shows." in page
+    assert "(images/plane.png)" in page
+    assert (tmp_path / "docs" / "images" / "plane.png").read_bytes() == b"a picture"
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_the_shipped_gallery_has_every_figure(name):
+    docs = Path(paper_figures.__file__).resolve().parents[1] / "docs"
+    assert f"(images/{name}.png)" in (docs / "figures.md").read_text()
+    assert (docs / "images" / f"{name}.png").stat().st_size > 0
