@@ -27,7 +27,10 @@ from bandit.probes import Probe
 from bandit.probes.group import Array, Mask
 from bandit.residual import NO_RESIDUAL, Residual
 from bandit.rollouts import Rollouts, Sample, Stream, Streams, draw_each, redraw_dead
+from bandit.summary import summary
 from bandit.world import World
+
+__all__ = ["replica_chunk", "run", "summary"]
 
 Setting = TypeVar("Setting")
 
@@ -240,69 +243,6 @@ class _Learner:
         return norms
 
 
-def summary(
-    frame: pd.DataFrame,
-    /,
-    *,
-    rescued: float = 0.5,
-    level: float = 0.95,
-    resamples: int = 1000,
-    seed: int = 0,
-) -> pd.DataFrame:
-    """Sum up a set of runs by policy, with bootstrap intervals over replicas.
-
-    Parameters
-    ----------
-    frame : DataFrame
-        As returned by `run`.
-    rescued : float
-        A run is rescued at the first step whose ``rescue_value`` reaches this.
-    level : float
-        Coverage of the percentile intervals.
-    resamples, seed : int
-        Bootstrap samples of the replicas, and their seed.
-
-    Returns
-    -------
-    DataFrame
-        Indexed by policy. ``final_value``, ``rescue_value`` (at the last step), ``rescued_share``
-        and ``collapse_share``, each with ``_low`` and ``_high``; ``time_to_rescue``, the median
-        step over all replicas, inf where half of them never get there and NaN without a rescue
-        set; quantiles 0.5, 0.95 and 1 of ``gradient_norm``; mean final ``entropy`` and
-        ``overlap``.
-    """
-    if not 0 < level < 1:
-        raise ValueError(f"level={level!r} is not allowed; expected a number between 0 and 1")
-    rng = np.random.default_rng(seed)
-    rows = {}
-    for policy, runs in frame.groupby("policy"):
-        last = runs[runs["step"] == runs["step"].max()].set_index("replica").sort_index()
-        draws = rng.integers(len(last), size=(resamples, len(last)))
-        there = runs[runs["rescue_value"] >= rescued].groupby("replica")["step"].min()
-        when = there.reindex(last.index).fillna(np.inf).to_numpy(dtype=np.float64)
-        possible = last["rescue_value"].notna().to_numpy()
-        figures = {
-            "final_value": last["value"].to_numpy(),
-            "rescue_value": last["rescue_value"].to_numpy(),
-            "rescued_share": np.where(possible, np.isfinite(when), np.nan),
-            "collapse_share": last["collapsed"].to_numpy(dtype=np.float64),
-        }
-        row = {}
-        for name, values in figures.items():
-            means = values[draws].mean(-1)
-            row[name] = values.mean()
-            row[f"{name}_low"], row[f"{name}_high"] = np.quantile(
-                means, [(1 - level) / 2, (1 + level) / 2]
-            )
-        row["time_to_rescue"] = _median(when) if possible.all() else np.nan
-        for q in (0.5, 0.95, 1.0):
-            row[f"gradient_norm_q{q:g}"] = runs["gradient_norm"].quantile(q)
-        row["entropy"] = last["entropy"].mean()
-        row["overlap"] = last["overlap"].mean()
-        rows[policy] = row
-    return pd.DataFrame.from_dict(rows, orient="index").rename_axis("policy")
-
-
 def _gradients(job: _Job, probs: Array, streams: Streams, /) -> list[Array]:
     """One estimate for every policy, replica and context: N arrays of shape (R, X, D)."""
     world, designs = job.world, job.designs
@@ -366,11 +306,6 @@ def _frame(columns: dict[str, Array], collapse: float, /) -> pd.DataFrame:
     keys = {"step": steps, "replica": replicas, "policy": policies}
     flat = {k: np.asarray(v).swapaxes(1, 2).ravel() for k, v in {**keys, **columns}.items()}
     return pd.DataFrame(flat)
-
-
-def _median(steps: Array, /) -> float:
-    """Upper median, which is defined when some steps are inf."""
-    return float(np.sort(steps)[len(steps) // 2])
 
 
 def _others(peers: int | Mapping[int, int], receiver: int, /) -> int | dict[int, int]:

@@ -325,6 +325,9 @@ class GateConfig(Section):
     """Least cosine between what the gated sequence ratio makes of a peer's rollouts and the true
     gradient; what is missing is the receiver's share of other than canonical responses, and what
     a cap cuts off."""
+    min_length_cosine: float | None = Field(None, ge=-1, le=1)
+    """Bound on the cosine to the true gradient in the length world, at the run's longest responses
+    (64 tokens at most); null: reported only."""
 
     @model_validator(mode="after")
     def _success(self) -> "GateConfig":

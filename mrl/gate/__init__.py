@@ -14,6 +14,7 @@ from mrl.config import RunConfig
 from mrl.gate.certificate import Certificate, Rung
 from mrl.gate.dynamics import dynamics_rung, treatments_of
 from mrl.gate.estimators import estimators_rung
+from mrl.gate.lengths import lengths_rung
 from mrl.gate.tokenised.rung import gate_texts, tokenised_rung
 from mrl.gate.worlds import gate_world
 
@@ -61,7 +62,7 @@ def run_gate(run: RunConfig, /, *, console: Console | None = None) -> Certificat
         advance = enter("tokenised")
         texts, tokenised = gate_texts(run), []
         for policy in run.policies:
-            tokenised.append(tokenised_rung(run, texts, policy))
+            tokenised += [tokenised_rung(run, texts, policy), lengths_rung(run, policy)]
             advance()
         advance = enter("parity")
         parity = parity_rung(run, world)

@@ -172,3 +172,16 @@ def test_each_policy_may_have_its_own_optimizer():
 def test_progress_is_shown_when_asked_for(capsys):
     curve(specialists(contexts_each=1), GRPO(), steps=3, progress=True)
     assert "learning, 3 replicas" in capsys.readouterr().out
+
+
+def test_every_figure_of_the_summary_has_its_interval():
+    frame = curve(specialists(contexts_each=1, weak=0.05), SGT(), steps=30, replicas=30, lr=2.0)
+    table = dynamics.summary(frame)
+    plain = [name for name in table if not name.endswith(("_low", "_high"))]
+    assert {"time_to_rescue", "gradient_norm_q0.95", "entropy", "overlap"} < set(plain)
+    assert len(table.columns) == 3 * len(plain)
+    for name in plain:
+        low, middle, high = (table[name + end] for end in ("_low", "", "_high"))
+        known = middle.notna()
+        assert ((low <= middle) & (middle <= high))[known].all(), name
+    assert (table["final_value_low"] < table["final_value_high"]).all()

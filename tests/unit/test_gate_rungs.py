@@ -18,6 +18,7 @@ from mrl.gate import run_gate
 from mrl.gate.certificate import Rung, check
 from mrl.gate.dynamics import MORE_OWN, REDRAWN, dynamics_rung, treatments_of
 from mrl.gate.estimators import MAX_Z, estimators_rung, largest_z
+from mrl.gate.lengths import lengths_rung
 from mrl.gate.promote import promote
 from mrl.gate.tokenised import TokenWorld, Transfer
 from mrl.gate.tokenised.rung import changed, gate_texts, tokenised_rung
@@ -330,6 +331,37 @@ class TestDynamics:
         mixed, adam, sgd = figures("adamw", "sgd"), figures("adamw", "adamw"), figures("sgd", "sgd")
         assert mixed == {"d": adam["d"], "b": sgd["b"]}
         assert adam["b"] != sgd["b"]
+
+
+class TestLengths:
+    def test_long_responses_cost_a_ratio_its_sample(self) -> None:
+        run = run_of({"kind": "prp"}, sampling={"max_tokens": 16})
+        rung = lengths_rung(run, run.policies[0])
+        (rows,) = rung.figures.values()
+        assert list(rows) == [1, 4, 16]
+        assert rows[1]["ess"] > rows[4]["ess"] > rows[16]["ess"]
+        assert rows[16]["bias_cosine"] == pytest.approx(1.0)
+        assert not rung.checks
+        assert "from 1 to 16 tokens" in rung.notes[0]
+
+    @pytest.mark.parametrize(("kind", "passes"), [("sequence", True), ("length_normalised", False)])
+    def test_a_bound_on_the_cosine_tells_ratios_apart(self, kind: str, passes: bool) -> None:
+        run = run_of(
+            {"kind": "prp", "ratio": kind},
+            sampling={"max_tokens": 64},
+            gate={"min_length_cosine": 0.9},
+        )
+        (one,) = lengths_rung(run, run.policies[0]).checks
+        assert one.passed is passes
+
+    def test_rules_without_text_and_policies_without_peers_have_nothing_to_say(self) -> None:
+        for run in (
+            run_of({"kind": "xgrpo"}),
+            run_of({"kind": "sgt"}, group={"peers": 0}),
+            run_of({"kind": "sgt"}, gate={"success": [[0.0], [0.5]]}),
+        ):
+            rung = lengths_rung(run, run.policies[0])
+            assert (rung.checks, rung.figures, rung.notes) == ((), {}, ())
 
 
 class TestGate:
