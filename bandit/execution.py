@@ -202,10 +202,12 @@ def _ratio_weights(
         return np.broadcast_to(1.0, arms.shape)
     receiver, peer = pair
     shape = world.rewards.shape
-    exactly = log_ratio(probs[receiver], probs[peer])
+    mine, its = probs[receiver], probs[peer]
     passing = residual.draw_canonical(peer, arms, shape, streams.rng(Stream.GATE, receiver, peer))
-    if residual.is_exact(peer):  # then a weight is a function of the arm
-        weights = of_arms(rule.weights(exactly), arms)
-        return np.where(passing, weights, 0.0) if rule.gated else weights
     delta = residual.draw_delta(peer, arms, shape, streams.rng(Stream.DELTA, receiver, peer))
-    return rule.weights(of_arms(exactly, arms) + delta, passing)
+    if mine.size > arms.size:  # policies of many runs: fewer rollouts than arms
+        return rule.weights(log_ratio(of_arms(mine, arms), of_arms(its, arms)) + delta, passing)
+    if residual.is_exact(peer):  # a weight is a function of the arm
+        weights = of_arms(rule.weights(log_ratio(mine, its)), arms)
+        return np.where(passing, weights, 0.0) if rule.gated else weights
+    return rule.weights(of_arms(log_ratio(mine, its), arms) + delta, passing)

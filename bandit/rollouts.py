@@ -187,11 +187,9 @@ def redraw_dead(
 
 def of_arms(table: Array, arms: Arms, /) -> Array:
     """Entries of a table (X, K) or (..., X, K) at arms (..., X, R), laid out as the arms are."""
-    if table.ndim > 2:
-        return np.take_along_axis(table, arms, axis=-1)
     cell = arms
-    if len(table) > 1:
-        cell = arms + np.arange(0, table.size, table.shape[-1])[:, None]
+    if table.size > table.shape[-1]:
+        cell = arms + np.arange(0, table.size, table.shape[-1]).reshape(*table.shape[:-1], 1)
     order = memory_order(cell)
     taken = np.take(table.ravel(), cell.transpose(order), mode="clip")
     return taken.transpose(np.argsort(order))
