@@ -5,6 +5,7 @@ Shapes: M rows, N different responses, P prompt width, R response width, T = P +
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
@@ -87,7 +88,7 @@ class Assignment:
     rows: list[Row]
     groups: int
     ratio: RatioRule | None = None
-    counts: dict[str, float] = field(default_factory=dict)
+    counts: dict[str, Any] = field(default_factory=dict)
 
     def split(self, parts: int, /) -> Iterator["Assignment"]:
         """Part the prompts evenly, in order, one part an optimizer step."""

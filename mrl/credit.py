@@ -4,36 +4,22 @@ Shapes: B prompts, G own rollouts, M peer rollouts (a column for each rollout th
 send; columns that stayed empty are not valid), P peers.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bandit.probes import Credit, Group, RatioRule
 from mrl.batch import Assignment, Row, Source
-from mrl.exchange.records import GroupStats, Record, RolloutRecord, SuccessRecord
+from mrl.exchange.records import GroupStats, Record, RolloutRecord
+from mrl.peers import PeerTexts, Place, peer_texts
 from mrl.policy import Policy
 from mrl.rollout.groups import Groups, dead_groups
 from mrl.tasks import Item, Task
-from mrl.tokens import TokenBytes, Unrepresentable, align
-from mrl.tokens.alignment import block_sum
-
-TextRecord = RolloutRecord | SuccessRecord
-
-
-@dataclass(eq=False)
-class PeerTexts:
-    """Peers' responses in the receiver's tokens, one column a rollout."""
-
-    source_M: NDArray[np.int64]
-    rewards_BM: NDArray[np.float64]
-    representable_BM: NDArray[np.bool_]
-    record: dict[tuple[int, int], TextRecord] = field(default_factory=dict)
-    ids: dict[tuple[int, int], tuple[int, ...]] = field(default_factory=dict)
-    refused: int = 0
-    """Records that the receiver's own checks do not confirm: the claimed verdict or, where the
-    ratio needs them, the source tokens."""
+from mrl.tokens import align_batch
+from mrl.tokens.segments import SegmentEncoder
 
 
 def assign(
@@ -46,7 +32,7 @@ def assign(
     peers: Mapping[str, int],
     task: Task,
     reverify: bool,
-    tables: Mapping[str, TokenBytes],
+    codecs: Mapping[str, SegmentEncoder],
     rng: np.random.Generator,
 ) -> Assignment:
     """What the receiver trains on this round.
@@ -67,8 +53,9 @@ def assign(
         The receiver's own verifier.
     reverify : bool
         Check peers' texts with it before they are used.
-    tables : mapping of str to TokenBytes
-        Byte tables by fingerprint, for ratios on aligned blocks.
+    codecs : mapping of str to SegmentEncoder
+        Tokens of the peers that are known, by policy name: for ratios on aligned blocks, and for
+        what their structural segments may look like.
     rng : numpy.random.Generator
         The probe's own stream.
 
@@ -77,7 +64,7 @@ def assign(
     Assignment
         Weighted rows, own and peers', and the round's counts.
     """
-    texts = _peer_texts(receiver, records, items, peers, task, reverify, tables)
+    texts = peer_texts(receiver, records, items, peers, task, reverify, codecs)
     group = Group(
         own_rewards=own.rewards,
         **(
@@ -92,7 +79,7 @@ def assign(
     )
     credit = receiver.probe.credit(group, rng)
     rows = _own_rows(receiver, own, items, credit, group)
-    peer_rows = _peer_rows(receiver, texts, items, credit, group, tables)
+    peer_rows = _peer_rows(receiver, texts, items, credit, group, codecs)
     return Assignment(
         rows=rows + peer_rows,
         groups=len(items),
@@ -118,87 +105,6 @@ def _peer_stats(
                 one.max,
             )
     return stats
-
-
-def _peer_texts(
-    receiver: Policy,
-    records: Sequence[Record],
-    items: Sequence[Item],
-    peers: Mapping[str, int],
-    task: Task,
-    reverify: bool,
-    tables: Mapping[str, TokenBytes],
-) -> PeerTexts:
-    """Place peers' responses in columns, check them, and spell them in the receiver's tokens."""
-    names = sorted(peers)
-    ends = np.cumsum([peers[name] for name in names], dtype=np.int64).tolist()
-    first = {name: end - peers[name] for name, end in zip(names, ends, strict=True)}
-    source_M = np.repeat(np.arange(len(names)), [peers[name] for name in names])
-    shape = (len(items), len(source_M))
-    texts = PeerTexts(source_M, np.full(shape, np.nan), np.ones(shape, np.bool_))
-    row = {item.prompt_id: i for i, item in enumerate(items)}
-    for one in records:
-        if isinstance(one, TextRecord) and one.index < peers.get(one.policy_id, 0):
-            texts.record[row[one.prompt_id], first[one.policy_id] + one.index] = one
-    _verify(texts, items, task, reverify)
-    if getattr(receiver.probe, "ratio", None) == "block":
-        _check_tokens(texts, tables)
-    _spell(texts, receiver)
-    return texts
-
-
-def _verify(texts: PeerTexts, items: Sequence[Item], task: Task, reverify: bool, /) -> None:
-    """Fill in rewards: the receiver's own verdicts, or what the peers claim."""
-    # Peers often give the same answer: each different text is checked once.
-    verdicts: dict[tuple[int, bytes, str], float | None] = {}
-    for (b, m), one in texts.record.items():
-        claim = one.reward if isinstance(one, RolloutRecord) else float(one.verdict)
-        reward = claim
-        if reverify:
-            key = (b, one.text, one.finish_reason)
-            if key not in verdicts:
-                verdicts[key] = task.verify(items[b], one.text, one.finish_reason == "eos")
-            reward = verdicts[key]
-            texts.refused += reward != claim
-        if isinstance(one, SuccessRecord):
-            usable = reward is not None and reward >= Group.success_threshold
-        else:
-            # Without all log-probs no importance ratio can be formed.
-            usable = reward is not None and not np.isnan(one.source_logprobs).any()
-        texts.rewards_BM[b, m] = reward if usable else np.nan
-
-
-def _check_tokens(texts: PeerTexts, tables: Mapping[str, TokenBytes], /) -> None:
-    """Refuse rollouts whose source tokens do not spell their text: they cannot be aligned."""
-    for place, one in texts.record.items():
-        if isinstance(one, RolloutRecord) and not _spelled(one, tables.get(one.fingerprint)):
-            texts.rewards_BM[place] = np.nan
-            texts.refused += 1
-
-
-def _spelled(record: RolloutRecord, table: TokenBytes | None, /) -> bool:
-    ids = record.source_ids
-    ended = record.finish_reason == "eos"
-    if table is None or len(ids) < ended:
-        return False
-    try:
-        return table.bytes_of(ids[: len(ids) - ended]) == record.text
-    except ValueError:  # an id that this tokenizer does not have
-        return False
-
-
-def _spell(texts: PeerTexts, receiver: Policy, /) -> None:
-    """Fill in the receiver's token ids, each different text encoded once."""
-    different = list(dict.fromkeys(one.text for one in texts.record.values()))
-    encoded = dict(zip(different, receiver.encode(different), strict=True))
-    for place, one in texts.record.items():
-        ids = encoded[one.text]
-        if isinstance(ids, Unrepresentable):
-            texts.representable_BM[place] = False
-        elif one.finish_reason == "eos" and receiver.eos_id is not None:
-            texts.ids[place] = (*ids, receiver.eos_id)
-        else:
-            texts.ids[place] = ids
 
 
 def _own_rows(
@@ -231,55 +137,63 @@ def _peer_rows(
     items: Sequence[Item],
     credit: Credit,
     group: Group,
-    tables: Mapping[str, TokenBytes],
+    codecs: Mapping[str, SegmentEncoder],
 ) -> list[Row]:
-    weight_BM, nll_BM = credit.peer_weight, credit.nll_weight
+    weight_BM, nll_BM, usable_BM = credit.peer_weight, credit.nll_weight, group.peer_usable
     rule = credit.peer_ratio
-    rows = []
-    for (b, m), ids in texts.ids.items():
-        counted = rule is not None and bool(group.peer_usable[b, m])
-        if not counted and not nll_BM[b, m]:
-            continue
-        one = texts.record[b, m]
-        weighted = counted and rule is not None and rule.kind != "none" and weight_BM[b, m] != 0
-        rows.append(
-            Row(
-                group=b,
-                prompt=receiver.render(items[b]),
-                response=ids,
-                pg_weight=float(weight_BM[b, m]) if counted else 0.0,
-                nll_weight=float(nll_BM[b, m]),
-                finished=one.finish_reason == "eos",
-                source=_source(receiver, one, ids, rule, tables) if weighted else None,
-                counted=counted,
-            )
+    counted = {place: rule is not None and bool(usable_BM[place]) for place in texts.ids}
+    sources: dict[Place, Source] = {}
+    if rule is not None and rule.kind != "none":
+        weighted = [place for place in texts.ids if counted[place] and weight_BM[place] != 0]
+        sources = _sources(receiver, texts, weighted, rule, codecs)
+    return [
+        Row(
+            group=place[0],
+            prompt=receiver.render(items[place[0]]),
+            response=ids,
+            pg_weight=float(weight_BM[place]) if counted[place] else 0.0,
+            nll_weight=float(nll_BM[place]),
+            finished=texts.record[place].finish_reason == "eos",
+            source=sources.get(place),
+            counted=counted[place],
         )
-    return rows
+        for place, ids in texts.ids.items()
+        if counted[place] or nll_BM[place]
+    ]
 
 
-def _source(
+def _sources(
     receiver: Policy,
-    record: TextRecord,
-    ids: tuple[int, ...],
-    rule: RatioRule | None,
-    tables: Mapping[str, TokenBytes],
-) -> Source:
-    """The source's side of the importance ratio."""
-    if not isinstance(record, RolloutRecord) or rule is None:
-        raise TypeError("an importance ratio needs a RolloutRecord with source log-probs")
-    logprobs = np.asarray(record.source_logprobs, dtype=np.float64)
-    if rule.kind != "block":
-        total = logprobs.sum(keepdims=True)
-        return Source(total, np.zeros(len(ids), np.int64), record.canonical, len(record.text))
-    ended = record.finish_reason == "eos" and receiver.eos_id is not None
-    blocks = align(
-        receiver.table.lengths(ids),
-        tables[record.fingerprint].lengths(record.source_ids),
-        eos=(ended, ended),
-    )
-    sums = block_sum(logprobs, blocks.b)
-    block_of_token = np.repeat(np.arange(len(blocks)), np.diff(blocks.a))
-    return Source(sums, block_of_token, record.canonical, len(record.text))
+    texts: PeerTexts,
+    places: Sequence[Place],
+    rule: RatioRule,
+    codecs: Mapping[str, SegmentEncoder],
+) -> dict[Place, Source]:
+    """The source's side of the importance ratios of some rollouts, aligned in one pass."""
+    records = [texts.record[place] for place in places]
+    rollouts = [one for one in records if isinstance(one, RolloutRecord)]
+    if len(rollouts) != len(records):
+        raise TypeError("an importance ratio needs RolloutRecords with source log-probs")
+    ids = [texts.ids[place] for place in places]
+    sums = [one.source_logprobs.sum(keepdims=True) for one in rollouts]
+    owners = [np.zeros(len(row), np.int64) for row in ids]
+    if rule.kind == "block" and places:
+        theirs = [codecs[one.policy_id].lengths(one.source_ids) for one in rollouts]
+        ended = np.array([one.finish_reason == "eos" for one in rollouts])
+        blocks = align_batch(
+            receiver.codec.lengths_batch(ids, [texts.segments[place] for place in places]),
+            [len(row) for row in ids],
+            np.concatenate(theirs),
+            [len(row) for row in theirs],
+            eos=(ended & (receiver.eos_id is not None), ended),
+        )
+        logprobs = np.concatenate([one.source_logprobs for one in rollouts])
+        sums = np.split(blocks.sums(logprobs, "b"), blocks.first_block[1:-1])
+        owners = blocks.owners("a")
+    return {
+        place: Source(total, owner, one.canonical, len(one.text))
+        for place, total, owner, one in zip(places, sums, owners, rollouts, strict=True)
+    }
 
 
 def _counts(
@@ -289,14 +203,13 @@ def _counts(
     group: Group,
     rows: Sequence[Row],
     peer_rows: Sequence[Row],
-) -> dict[str, float]:
+) -> dict[str, Any]:
     """Plain figures of the round for the metrics."""
     rollouts = [rollout for rollouts in own.rollouts for rollout in rollouts]
     valid = group.own_valid
     share = float(valid.sum()) or 1.0
     logprobs = np.concatenate([rollout.logprobs for rollout in rollouts])
-    gated = [row for row in peer_rows if row.source is not None and not row.source.canonical]
-    ratio_rows = sum(row.source is not None for row in peer_rows)
+    reasons = Counter(texts.reasons.values())
     return {
         "reward_mean": float(own.rewards[valid].sum() / share),
         "success_share": float(group.own_success.sum() / share),
@@ -304,8 +217,9 @@ def _counts(
         "rescued_prompts": int((credit.nll_weight > 0).any(-1).sum()),
         "unverified": int((~valid).sum()),
         "unrepresentable": int((~texts.representable_BM).sum()),
+        "unrepresentable_by_reason": {reason: reasons[reason] for reason in sorted(reasons)},
         "reverify_refused": int(texts.refused),
-        "gated_share": len(gated) / ratio_rows if ratio_rows else 0.0,
+        **_canonicality(texts, credit.peer_ratio, group),
         "nan_logprobs": int(np.isnan(logprobs).sum()),
         # Sampled estimate of the mean token entropy, in nats.
         "entropy": float(-np.nanmean(logprobs)),
@@ -317,3 +231,17 @@ def _counts(
             row.length for row in peer_rows if row.pg_weight or row.nll_weight
         ),
     }
+
+
+def _canonicality(texts: PeerTexts, rule: RatioRule | None, group: Group, /) -> dict[str, float]:
+    """Shares of the usable peer rollouts that are not canonical and that the gate takes out."""
+    if rule is None or rule.kind == "none":
+        return {}
+    usable_BM = group.peer_usable
+    usable = [
+        one.canonical
+        for place, one in texts.record.items()
+        if isinstance(one, RolloutRecord) and usable_BM[place]
+    ]
+    share = usable.count(False) / len(usable) if usable else 0.0
+    return {"noncanonical_share": share, "gated_share": share if rule.gated else 0.0}

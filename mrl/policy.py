@@ -1,6 +1,6 @@
 """A policy: model, tokenizer, optimizer, and the sharing rule it learns by."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,14 +19,18 @@ from mrl.config import (
     SamplingConfig,
 )
 from mrl.errors import InputError, RunError
+from mrl.exchange.fields import Segment
 from mrl.loss import LossResult, response_logprobs, token_loss
 from mrl.rollout import Rollout
 from mrl.rollout.hf import Sampled, sample
 from mrl.seeds import derive
 from mrl.tasks import Item
-from mrl.tokens import ContentEncoder, Unrepresentable, is_canonical_batch, retokenize_batch
+from mrl.tokens import ContentEncoder, Unrepresentable
+from mrl.tokens.segments import SegmentEncoder, StructuralTokens
 
 OPTIMIZERS = {"adamw": torch.optim.AdamW, "sgd": torch.optim.SGD}
+# Below this share of the peers' rollouts a few of them carry the whole term.
+LOW_ESS = 0.1
 
 
 @dataclass(eq=False)
@@ -47,6 +51,8 @@ class Policy:
         Settings.
     template : {"auto", "chat", "plain"}
         How messages become a prompt.
+    segments : mapping of str to str, or "auto"
+        Structural tokens of its responses; see `mrl.tokens.segments.StructuralTokens.of`.
     """
 
     name: str
@@ -57,10 +63,13 @@ class Policy:
     objective: ObjectiveConfig
     optimizer: OptimizerConfig
     template: str = "auto"
+    segments: Mapping[str, str] | str = "auto"
 
     def __post_init__(self) -> None:
         self.content = ContentEncoder.of(self.tokenizer)
         self.table = self.content.table
+        structure = StructuralTokens.of(self.tokenizer, self.segments)
+        self.codec = SegmentEncoder(self.content, structure)
         self.eos_id: int | None = self.tokenizer.eos_token_id
         pad_id = self.tokenizer.pad_token_id
         self.pad_id: int = pad_id if pad_id is not None else (self.eos_id or 0)
@@ -142,15 +151,14 @@ class Policy:
             generator=torch.Generator(self.device).manual_seed(seed),
             batch=self.sampling.batch,
             vocabulary=len(self.table),
+            top_p=self.sampling.top_p,
         )
         self._check_samples(groups)
-        return [
-            [
-                Rollout(one.ids, one.logprobs, one.finished, self.text(one.ids, one.finished))
-                for one in group
-            ]
-            for group in groups
-        ]
+        return [[self._rollout(one) for one in group] for group in groups]
+
+    def _rollout(self, one: Sampled, /) -> Rollout:
+        text, segments = self.codec.spell(one.ids[: len(one.ids) - one.finished])
+        return Rollout(one.ids, one.logprobs, one.finished, text, segments)
 
     def _check_samples(self, groups: Sequence[Sequence[Sampled]], /) -> None:
         """Single missing log-probs are left out of the loss; none at all is a broken model."""
@@ -163,34 +171,53 @@ class Policy:
 
     def text(self, ids: Sequence[int], finished: bool, /) -> bytes:
         """Bytes of a response without its end token."""
-        return self.table.bytes_of(ids[: len(ids) - finished])
+        return self.codec.spell(ids[: len(ids) - finished])[0]
 
-    def encode(self, texts: Sequence[bytes], /) -> list[tuple[int, ...] | Unrepresentable]:
-        """Canonical token ids of peers' texts as plain content, or why there are none."""
+    def encode(
+        self, texts: Sequence[bytes], segments: Sequence[Sequence[Segment]] | None = None, /
+    ) -> list[tuple[int, ...] | Unrepresentable]:
+        """Canonical token ids of responses, or why there are none.
+
+        Parameters
+        ----------
+        texts : sequence of bytes
+            Responses without end tokens.
+        segments : sequence of sequence of Segment, optional
+            Structural segments that this policy accepts in each; all else is plain content.
+        """
         return [
             ids if isinstance(ids, Unrepresentable) else tuple(ids.tolist())
-            for ids in retokenize_batch(texts, self.content)
+            for ids in self.codec.encode_batch(texts, segments)
         ]
 
+    def ended(self, ids: Sequence[int], finish_reason: str, /) -> tuple[int, ...]:
+        """Ids of a response with this policy's end token, where its source ended it."""
+        if finish_reason == "eos" and self.eos_id is not None:
+            return (*ids, self.eos_id)
+        return tuple(ids)
+
     def canonical(self, rollouts: Sequence[Rollout], /) -> list[bool]:
-        """Whether each response's sampled tokens are what its text encodes to."""
+        """Whether each response's sampled tokens are what its text segments encode to."""
         ids = [one.ids[: len(one.ids) - one.finished] for one in rollouts]
-        return is_canonical_batch(ids, self.content).tolist()
+        return self.codec.canonical_batch(ids).tolist()
 
     @torch.inference_mode()
     def score(self, rows: Sequence[Row], /) -> list[NDArray[np.float64]]:
-        """Log-probabilities of each row's response tokens at the sampling temperature."""
+        """Log-probabilities of each row's response tokens at the sampling distribution."""
         found: dict[int, NDArray[np.float64]] = {}
         for places in batches_of(rows, self.objective.batch_tokens):
             batch = collate(places, [1.0] * len(places), self.pad_id, self.device)
-            values_NR = self._logprobs(batch).double().cpu().numpy()
+            values_NR = self._logprobs(batch)[0].double().cpu().numpy()
             for row, n in zip(batch.rows, batch.place_M, strict=True):
                 found[id(row)] = values_NR[n, : len(row.response)]
         return [found[id(row)] for row in rows]
 
-    def _logprobs(self, batch: Batch, /) -> torch.Tensor:
-        """Log-probabilities of a batch at the distribution that `generate` samples from."""
-        return response_logprobs(self.model, batch, self.sampling.temperature, len(self.table))
+    def _logprobs(self, batch: Batch, /) -> tuple[torch.Tensor, torch.Tensor]:
+        """Log-probabilities at the distribution of `generate`, and the same not truncated."""
+        sampling = self.sampling
+        return response_logprobs(
+            self.model, batch, sampling.temperature, len(self.table), sampling.top_p
+        )
 
     def update(self, assignment: Assignment, /) -> dict[str, Any]:
         """Take the round's gradient steps; returns what they showed.
@@ -224,6 +251,7 @@ class Policy:
             "lr": lr,
             "clip_share": clipped / pg_tokens if pg_tokens else None,
             "computed_tokens": sum(result.computed_tokens for result in results),
+            "unreachable_tokens": sum(result.unreachable_tokens for result in results),
             **_ratio_figures(results, assignment.ratio),
         }
 
@@ -232,12 +260,14 @@ class Policy:
         self.optim.zero_grad(set_to_none=False)
         total, results = 0.0, []
         for batch in micro_batches(assignment, self.objective, self.pad_id, self.device):
+            logp_NR, whole_NR = self._logprobs(batch)
             result = token_loss(
-                self._logprobs(batch),
+                logp_NR,
                 batch,
                 assignment.ratio,
                 clip_low=self.objective.clip_low,
                 clip_high=self.objective.clip_high,
+                whole_NR=whole_NR,
             )
             result.loss.backward()
             total += result.loss.item()
@@ -275,8 +305,10 @@ def _ratio_figures(results: list[LossResult], rule: RatioRule | None, /) -> dict
     shares = [effective_sample_size(np.array(w)) / len(w) for w in by_group.values()]
     weights = np.array([weight for _, weight in pairs])
     quantiles = np.quantile(weights, [0.5, 0.9, 0.99])
+    ess = float(np.mean(shares))
     return {
-        "ess": float(np.mean(shares)),
+        "ess": ess,
+        "ess_low": ess < LOW_ESS,
         "ratio_mean": float(weights.mean()),
         **dict(zip(("ratio_q50", "ratio_q90", "ratio_q99"), map(float, quantiles), strict=True)),
     }
@@ -302,6 +334,7 @@ def build_policy(config: PolicyConfig, run: RunConfig, /, *, seed: int) -> Polic
         objective=run.objective_of(config),
         optimizer=config.optimizer,
         template=config.template,
+        segments=config.segments,
     )
 
 

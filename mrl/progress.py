@@ -20,7 +20,10 @@ from mrl.config import RunConfig
 def bar(
     run: RunConfig, console: Console, /
 ) -> Iterator[Callable[[int, Sequence[dict[str, Any]]], None]]:
-    """A line with rounds done, time left and each policy's reward; yields its callback."""
+    """A line with rounds done, time left and each policy's reward; yields its callback.
+
+    The first time a policy's effective sample size is low, that is said in a line of its own.
+    """
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -30,9 +33,23 @@ def bar(
     )
     with Progress(*columns, console=console) as progress:
         task = progress.add_task(run.name, total=run.rounds, figures="")
+        warned: set[str] = set()
 
         def advance(done: int, rows: Sequence[dict[str, Any]], /) -> None:
             figures = "  ".join(f"{row['policy']} {row['reward_mean']:.2f}" for row in rows)
             progress.update(task, completed=done, figures=f"reward: {figures}")
+            for row in rows:
+                if row.get("ess_low") and row["policy"] not in warned:
+                    warned.add(row["policy"])
+                    progress.console.print(_low_ess(row), markup=False, soft_wrap=True)
 
         yield advance
+
+
+def _low_ess(row: dict[str, Any], /) -> str:
+    return (
+        f"warning: policy {row['policy']!r}, round {row['round']}: the importance weights of its "
+        f"peers' rollouts have an effective sample size of {row['ess']:.1%} of their number, so a "
+        "few rollouts carry the whole term; cap the ratio, or bring the policies closer. Later "
+        "rounds: 'ess' in metrics.jsonl"
+    )

@@ -24,7 +24,7 @@ from mrl.evaluate import evaluate
 from mrl.exchange import Exchange
 from mrl.exchange.opening import open_exchange, received
 from mrl.policy import Policy, build_policies
-from mrl.publish import records_of
+from mrl.publish import records_of, residual_of
 from mrl.rollout.groups import draw_groups
 from mrl.runs import RunFolder
 from mrl.schedule import check_prompts, due, prompts_of
@@ -101,25 +101,25 @@ def play(
     /,
 ) -> list[dict[str, Any]]:
     """One round on `items`: rollouts -> exchange -> credit -> tokens -> loss; its metric rows."""
-    tables = {policy.table.fingerprint: policy.table for policy in policies}
-    groups = {}
+    codecs = {policy.name: policy.codec for policy in policies}
+    groups, gaps, rows = {}, {}, []
     for policy in policies:
         seed = derive(config.seed, "rollout", round, policy.name)
-        size, redraws = config.group.own, config.group.redraws
-        clock = phases[policy.name]
+        clock, size, redraws = phases[policy.name], config.group.own, config.group.redraws
         own = draw_groups(policy, task, items, size, redraws=redraws, seed=seed, phases=clock)
         groups[policy.name] = own
         with clock("publish"):
             needs = frozenset().union(*(one.probe.needs for one in policies if one is not policy))
-            exchange.publish(records_of(policy, own, items, needs, task, round))
-    rows = []
+            sent = records_of(policy, own, items, needs, task, round)
+            exchange.publish(sent)
+        with clock("residual"):
+            gaps[policy.name] = residual_of(policy, sent, items, config.exchange.residual_sample)
     for policy in policies:
         clock, peers = phases[policy.name], config.peers_of(policy.name)
         with clock("collect"):
             wanted, stale = [item.prompt_id for item in items], config.exchange.max_staleness
-            records = exchange.collect(
-                policy.name, wanted, policy.probe.needs, peers, stale, round=round
-            )
+            needs = policy.probe.needs
+            records = exchange.collect(policy.name, wanted, needs, peers, stale, round=round)
         with clock("credit"):
             assignment = assign(
                 policy,
@@ -129,12 +129,12 @@ def play(
                 peers=peers,
                 task=task,
                 reverify=config.exchange.reverify,
-                tables=tables,
+                codecs=codecs,
                 rng=generator(config.seed, "credit", round, policy.name),
             )
         with clock("update"):
             figures = policy.update(assignment)
-        row = {"event": "round", "round": round, "policy": policy.name}
+        row = {"event": "round", "round": round, "policy": policy.name} | gaps[policy.name]
         rows.append(row | assignment.counts | figures | received(exchange, policy.name, round))
     exchange.drop_before(max(0, round - config.exchange.max_staleness))
     return rows

@@ -71,6 +71,10 @@ class SamplingConfig(Section):
     """Longest response in the sampling policy's own tokens, EOS included."""
     temperature: float = Field(1.0, gt=0)
     """Softmax temperature, used on both sides: for sampling and for scoring."""
+    top_p: float = Field(1.0, gt=0, le=1)
+    """Nucleus sampling: of each token's distribution the smallest set of most probable tokens
+    with at least this mass is kept. Used on both sides too: the truncated distribution is the
+    policy that is trained. Likelihood terms are not truncated."""
     batch: int = Field(512, ge=1)
     """Rows generated at a time; bounds memory."""
 
@@ -190,6 +194,10 @@ class PolicyConfig(Section):
     template: Literal["auto", "chat", "plain"] = "auto"
     """How messages become a prompt: the tokenizer's chat template, or their bare content.
     ``auto``: the chat template where the tokenizer has one."""
+    segments: Literal["auto"] | dict[Annotated[str, Field(min_length=1)], str] = "auto"
+    """Structural tokens inside responses, the text of one token for each kind, for example
+    ``{think_open: "<think>", think_close: "</think>"}``. ``auto``: those of the common think and
+    tool marks that are among the tokenizer's added tokens; ``{}``: none."""
     optimizer: OptimizerConfig = OptimizerConfig()
     """Own optimizer and learning rate."""
     objective: ObjectiveConfig | None = None
@@ -254,6 +262,9 @@ class ExchangeConfig(Section):
     """Oldest record used, in rounds behind the current one."""
     reverify: bool = True
     """A receiver checks peers' texts with its own verifier before it uses them."""
+    residual_sample: int = Field(64, ge=0)
+    """Rollouts a round of which a source measures its canonicality residual, where peers ask for
+    its rollouts: those among them that are not canonical are scored once more. 0: none."""
 
 
 class EvaluationConfig(Section):

@@ -14,7 +14,7 @@ from typing import Any
 import msgpack
 
 MAGIC = b"MRL"
-SCHEMA = 1
+SCHEMA = 2
 MAX_RECORD_BYTES = 8 << 20
 
 _HEADER = struct.Struct("<3sBII")

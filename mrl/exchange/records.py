@@ -255,6 +255,8 @@ class SuccessRecord(Record):
         What it said. A receiver decides by its own verifier, not by this.
     finish_reason : {"eos", "length"}
         Whether the source ended the response: a receiver puts its own end token only then.
+    segments : tuple of Segment
+        Structural segments in order, not overlapping. Default: the whole response is text.
 
     Raises
     ------
@@ -273,11 +275,13 @@ class SuccessRecord(Record):
     verifier_id: str
     verdict: bool
     finish_reason: FinishReason = "eos"
+    segments: tuple[Segment, ...] = ()
 
     def __post_init__(self) -> None:
         _set_identity(self)
         _set(self, "index", check.count("index", self.index))
-        check.text("text", self.text)
+        text = check.text("text", self.text)
+        _set(self, "segments", check.segments("segments", self.segments, len(text)))
         _check_finish(self.finish_reason)
         check.name("verifier_id", self.verifier_id)
         _set(self, "verdict", check.flag("verdict", self.verdict))

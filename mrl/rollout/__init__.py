@@ -6,6 +6,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from mrl.exchange.fields import Segment
+
 
 @dataclass(frozen=True, eq=False)
 class Rollout:
@@ -16,17 +18,21 @@ class Rollout:
     ids : tuple of int
         Sampled token ids, the end-of-sequence token included where one was sampled.
     logprobs : ndarray, shape (len(ids),)
-        Their log-probabilities at the sampling distribution (temperature included), in nats.
+        Their log-probabilities at the sampling distribution (temperature and top-p included), in
+        nats.
     finished : bool
         True when the end-of-sequence token was sampled, False when the length ran out.
     text : bytes
-        The bytes of the content tokens.
+        The bytes of the content tokens, and of structural tokens as the policy spells them.
+    segments : tuple of Segment
+        Structural segments in the text. Default: all is plain text.
     """
 
     ids: tuple[int, ...]
     logprobs: NDArray[np.float64]
     finished: bool
     text: bytes
+    segments: tuple[Segment, ...] = ()
 
     def __post_init__(self) -> None:
         if len(self.ids) != len(self.logprobs):

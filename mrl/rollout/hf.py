@@ -3,7 +3,7 @@
 Shapes: B prompts, N = B * n rows, P prompt width, T response width, V vocabulary.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,6 +52,29 @@ def scaled_logprobs(
     return torch.log_softmax(logits / temperature, dim=-1)
 
 
+def nucleus(logp: torch.Tensor, top_p: float, /) -> torch.Tensor:
+    """Log-probabilities after truncation to the nucleus; -inf outside it.
+
+    The nucleus is the smallest set of most probable tokens with a mass of at least `top_p`; of
+    equally probable tokens those with lower ids come first. Its mass is scaled up to 1.
+
+    Parameters
+    ----------
+    logp : Tensor, shape (..., V)
+        Log-probabilities.
+    top_p : float
+        In (0, 1]; 1 keeps all.
+    """
+    if top_p >= 1:
+        return logp
+    ordered, order = logp.sort(dim=-1, descending=True, stable=True)
+    probs = ordered.exp()
+    outside = probs.cumsum(-1) - probs >= top_p
+    # Without gradient: which tokens belong to the nucleus is constant almost everywhere.
+    mask = torch.zeros_like(outside).scatter(-1, order, outside)
+    return torch.log_softmax(logp.masked_fill(mask, -torch.inf), dim=-1)
+
+
 @torch.inference_mode()
 def sample(
     model: Any,
@@ -66,6 +89,7 @@ def sample(
     generator: torch.Generator,
     batch: int = 512,
     vocabulary: int | None = None,
+    top_p: float = 1.0,
 ) -> list[list[Sampled]]:
     """Draw `n` responses for each prompt.
 
@@ -91,6 +115,9 @@ def sample(
         Rows generated at a time.
     vocabulary : int, optional
         Token ids below it can be sampled. Default: all that the model has logits for.
+    top_p : float
+        Mass of the nucleus that is sampled from; the log-probabilities are those of the truncated
+        distribution. Default: no truncation.
 
     Returns
     -------
@@ -105,7 +132,16 @@ def sample(
         for start in range(0, len(prompts), step):
             chunk = prompts[start : start + step]
             ids_NT, logprobs_NT, lengths_N, finished_N = _sample_chunk(
-                model, chunk, n, max_tokens, temperature, eos_id, pad_id, generator, vocabulary
+                model,
+                chunk,
+                n,
+                max_tokens,
+                lambda logits_NV: nucleus(
+                    scaled_logprobs(logits_NV, temperature, vocabulary), top_p
+                ),
+                eos_id,
+                pad_id,
+                generator,
             )
             rows = iter(_responses(ids_NT, logprobs_NT, lengths_N, finished_N))
             out.extend([next(rows) for _ in range(n)] for _ in chunk)
@@ -119,11 +155,10 @@ def _sample_chunk(
     prompts: Sequence[Sequence[int]],
     n: int,
     max_tokens: int,
-    temperature: float,
+    distribution: Callable[[torch.Tensor], torch.Tensor],
     eos_id: int | None,
     pad_id: int,
     generator: torch.Generator,
-    vocabulary: int | None,
 ) -> tuple[torch.Tensor, ...]:
     device = next(model.parameters()).device
     ids_BP, mask_BP = left_pad(prompts, pad_id, device)
@@ -147,8 +182,8 @@ def _sample_chunk(
     finished_N = torch.zeros(rows, dtype=torch.bool, device=device)
     live = torch.arange(rows, device=device)
     for t in range(max_tokens):
-        logp_NV = scaled_logprobs(logits_NV, temperature, vocabulary)
-        # The Gumbel-max trick: one draw a row from softmax(logits / temperature).
+        logp_NV = distribution(logits_NV)
+        # The Gumbel-max trick: one draw a row from the distribution.
         noise = torch.empty_like(logp_NV).exponential_(generator=generator)
         token_N = (logp_NV - noise.log()).argmax(-1)
         ids_NT[live, t] = token_N

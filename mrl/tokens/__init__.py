@@ -7,8 +7,10 @@ docs/tokens.md.
 """
 
 from mrl.tokens._families import UnsupportedTokenizer
-from mrl.tokens.alignment import Blocks, align, apportion, block_all, block_sum, broadcast
+from mrl.tokens.alignment import align
+from mrl.tokens.alignment_batch import BlockBatch, align_batch
 from mrl.tokens.audit import TokenAudit, audit
+from mrl.tokens.blocks import Blocks, apportion, block_all, block_sum, broadcast
 from mrl.tokens.residual import ResidualSummary, canonicality_residual, summarise_residual
 from mrl.tokens.retokenization import (
     ContentEncoder,
@@ -21,6 +23,7 @@ from mrl.tokens.retokenization import (
 from mrl.tokens.token_bytes import TokenBytes
 
 __all__ = [
+    "BlockBatch",
     "Blocks",
     "ContentEncoder",
     "ResidualSummary",
@@ -29,6 +32,7 @@ __all__ = [
     "UnsupportedTokenizer",
     "Unrepresentable",
     "align",
+    "align_batch",
     "apportion",
     "audit",
     "block_all",

@@ -1,4 +1,4 @@
-"""What a tokenizer's serialised form says about the bytes of its tokens.
+"""What a fast tokenizer's serialised form says about the bytes of its tokens.
 
 The tokenizer is read as the specification that the tokenizers library writes
 (``Tokenizer.to_str``), never through ``decode``: decoding one id at a time replaces partial
@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from mrl.errors import InputError
+from mrl.tokens._spelling import Spelling
 
 Spec = Mapping[str, Any]
 
@@ -35,36 +36,13 @@ class UnsupportedTokenizer(InputError, ValueError):
         return f"tokenizer of family {self.family!r} is not supported: {self.why}"
 
 
-EXPECTED = "expected byte-level BPE, plain BPE or a character tokenizer"
-SENTENCEPIECE = "SentencePiece"
-
-
-def backend_of(tokenizer: Any, /) -> Any:
-    """Find the ``tokenizers.Tokenizer`` inside `tokenizer`, which may be one itself.
-
-    Raises
-    ------
-    UnsupportedTokenizer
-        If there is none: slow tokenizers, SentencePiece processors, Tekken and tiktoken objects.
-    """
-    from tokenizers import Tokenizer
-
-    backend = getattr(tokenizer, "backend_tokenizer", tokenizer)
-    if isinstance(backend, Tokenizer):
-        return backend
-    module, name = type(tokenizer).__module__, type(tokenizer).__qualname__
-    label = f"{module}.{name}".lower()
-    if "sentencepiece" in label or hasattr(tokenizer, "IdToPiece"):
-        family = f"{SENTENCEPIECE} (processor object)"
-    elif "mistral" in label or "tekken" in label:
-        family = "Tekken (raw bytes)"
-    elif "tiktoken" in label:
-        family = "tiktoken (raw bytes)"
-    else:
-        family = f"not a fast tokenizer ({module}.{name})"
-    raise UnsupportedTokenizer(
-        family, "expected a transformers fast tokenizer or a tokenizers.Tokenizer"
-    )
+MODELS = ("BPE", "Unigram", "WordPiece", "WordLevel")
+DECODERS = frozenset(
+    {"ByteLevel", "ByteFallback", "Fuse", "Metaspace", "Replace", "Strip", "WordPiece"}
+)
+SPLITS_THAT_LOSE = frozenset(
+    {"Whitespace", "WhitespaceSplit", "BertPreTokenizer", "CharDelimiterSplit"}
+)
 
 
 def spec_of(backend: Any, /) -> dict[str, Any]:
@@ -101,61 +79,95 @@ def stages(spec: Spec, key: str, /) -> Iterator[Mapping[str, Any]]:
             yield stage
 
 
-def is_byte_level(spec: Spec, /) -> bool:
-    """Whether pieces are spelled in the GPT-2 byte alphabet (else: in plain characters).
+def pieces_of(spec: Spec, /) -> dict[str, int]:
+    """Ids of the model's vocabulary; Unigram models list theirs in order."""
+    vocabulary = spec["model"]["vocab"]
+    if isinstance(vocabulary, Mapping):
+        return dict(vocabulary)
+    return {piece: index for index, (piece, _) in enumerate(vocabulary)}
+
+
+def unknown_of(spec: Spec, /) -> int | None:
+    """Id that stands for any unknown character, if there is one."""
+    model = spec["model"]
+    if "unk_id" in model:
+        unknown: int | None = model["unk_id"]
+        return unknown
+    index: int | None = model["vocab"].get(model.get("unk_token"))
+    return index
+
+
+def spelling_of(spec: Spec, /) -> Spelling:
+    """Recognise how the pieces of a specification spell bytes.
 
     Raises
     ------
     UnsupportedTokenizer
-        If the specification belongs to a family whose pieces are neither.
+        If that cannot be told, or the tokens of a text are random.
     """
     model = spec["model"]
     pre = list(stages(spec, "pre_tokenizer"))
-    decoding = {stage["type"] for stage in stages(spec, "decoder")}
-    normalising = {stage["type"] for stage in stages(spec, "normalizer")}
-    _refuse_other_models(model, {stage["type"] for stage in pre} | decoding)
-    byte_stages = [stage for stage in pre if stage["type"] == "ByteLevel"]
-    # A ByteLevel normaliser spells bytes too; then a pre-tokenizer need not.
-    spelled = bool(byte_stages) or "ByteLevel" in normalising
-    if decoding and spelled != ("ByteLevel" in decoding):
+    normalising = list(stages(spec, "normalizer"))
+    decoding = list(stages(spec, "decoder"))
+    _refuse_model(model)
+    _refuse_decoders(model, decoding)
+    byte_level = _is_byte_level(pre, normalising, decoding)
+    mark = _space_mark(pre, normalising, decoding)
+    if byte_level and mark:
         raise UnsupportedTokenizer(
-            "byte-level BPE with a one-sided byte alphabet",
-            "encoding and decoding disagree on whether pieces spell bytes; expected ByteLevel as "
-            "pre-tokenizer and as decoder, or as neither",
+            "byte-level with a mark for spaces",
+            f"its pieces are spelled in the byte alphabet and with {mark!r} for a space; expected "
+            "one of the two",
         )
-    if any(stage.get("add_prefix_space") for stage in byte_stages):
-        raise UnsupportedTokenizer(
-            "byte-level BPE with a prefix space",
-            "its pre-tokenizer puts a space before each text, which the text does not have; "
-            "expected ByteLevel(add_prefix_space=False)",
-        )
-    _refuse_lost_separators(pre)
-    if decoding - {"ByteLevel", "Fuse"}:
-        raise UnsupportedTokenizer(
-            f"pieces joined by {', '.join(sorted(decoding - {'ByteLevel', 'Fuse'}))}",
-            f"its decoder rewrites pieces when it joins them; {EXPECTED}",
-        )
-    return spelled
+    falls_back = bool(model.get("byte_fallback")) or any(
+        stage["type"] == "ByteFallback" for stage in decoding
+    )
+    words = model["type"] == "WordPiece"
+    return Spelling(
+        family=_name(model["type"], byte_level, mark),
+        byte_level=byte_level,
+        space_mark=mark,
+        byte_pieces=falls_back,
+        continuation=model.get("continuing_subword_prefix") if words else None,
+        dummy_prefix=words or (mark is not None and _puts_prefix(pre, normalising, mark)),
+        losses=(
+            *_lost_separators(pre, keeps_words=words or mark is not None),
+            *_normalisers(normalising, mark),
+        ),
+    )
 
 
-def _refuse_other_models(model: Mapping[str, Any], steps: set[str], /) -> None:
+def puts_prefix_itself(spec: Spec, /) -> str | None:
+    """Give the mark that a leading Metaspace step puts before text, unless a space is there.
+
+    That makes "a" and " a" the same tokens, where SentencePiece puts the mark before both.
+    """
+    first = next(stages(spec, "pre_tokenizer"), None)
+    if first and first["type"] == "Metaspace" and first["prepend_scheme"] != "never":
+        mark: str = first["replacement"]
+        return mark
+    return None
+
+
+def _name(kind: str, byte_level: bool, mark: str | None, /) -> str:
+    if byte_level:
+        return f"byte-level {kind}"
+    if mark is not None:
+        return f"SentencePiece {kind}"
+    return kind if kind == "WordPiece" else f"plain {kind}"
+
+
+def _refuse_model(model: Mapping[str, Any], /) -> None:
     kind = model["type"]
-    if kind == "WordPiece" or "WordPiece" in steps:
-        raise UnsupportedTokenizer("WordPiece", f"it does not keep white space; {EXPECTED}")
-    if kind == "Unigram":
-        raise UnsupportedTokenizer(f"{SENTENCEPIECE} Unigram", EXPECTED)
-    if model.get("byte_fallback") or steps & {"Metaspace", "ByteFallback"}:
-        raise UnsupportedTokenizer(
-            f"{SENTENCEPIECE} {kind} (metaspace or byte fallback)",
-            f"its pieces stand for spaces and bytes by convention; {EXPECTED}",
-        )
-    if kind not in ("BPE", "WordLevel"):
-        raise UnsupportedTokenizer(f"model {kind}", EXPECTED)
-    for mark in ("continuing_subword_prefix", "end_of_word_suffix"):
+    if kind not in MODELS:
+        raise UnsupportedTokenizer(f"model {kind}", f"expected one of {', '.join(MODELS)}")
+    marks = ("continuing_subword_prefix", "end_of_word_suffix")
+    for mark in marks if kind == "BPE" else ():
         if model.get(mark):
             raise UnsupportedTokenizer(
-                f"{kind} with word marks",
-                f"{mark}={model[mark]!r} is spelled in its pieces but not in the text; {EXPECTED}",
+                "BPE with word marks",
+                f"{mark}={model[mark]!r} is spelled in its pieces but not in the text; expected "
+                "spaces to be part of the pieces",
             )
     if model.get("dropout"):
         raise UnsupportedTokenizer(
@@ -165,15 +177,116 @@ def _refuse_other_models(model: Mapping[str, Any], steps: set[str], /) -> None:
         )
 
 
-def _refuse_lost_separators(pre: list[Mapping[str, Any]], /) -> None:
-    """Refuse pre-tokenizers that leave separators out of every token."""
-    losing = {"Whitespace", "WhitespaceSplit", "BertPreTokenizer", "CharDelimiterSplit"}
-    for stage in pre:
-        removes = stage.get("behavior") == "Removed"
-        if stage["type"] in losing or removes:
+def _refuse_decoders(model: Mapping[str, Any], decoding: list[Mapping[str, Any]], /) -> None:
+    """Refuse decoders that rewrite pieces in ways which the table would not know of."""
+    for stage in decoding:
+        kind = stage["type"]
+        known = kind in DECODERS
+        if kind == "WordPiece":
+            known = model["type"] == "WordPiece"
+        elif kind == "Strip":
+            known = stage["content"] == " " and stage["start"] <= 1 and stage["stop"] == 0
+        elif kind == "Replace":
+            known = "String" in stage["pattern"] and stage["content"] == " "
+        if not known:
             raise UnsupportedTokenizer(
-                f"words split by {stage['type']}",
-                "its pre-tokenizer leaves separators out of every token, so tokens do not spell "
-                "the text; expected a pre-tokenizer that keeps all text (Split with behaviour "
-                "'isolated')",
+                f"pieces joined by {kind}",
+                f"its decoder rewrites pieces when it joins them; expected {sorted(DECODERS)} as "
+                "byte-level and SentencePiece tokenizers have them",
             )
+
+
+def _is_byte_level(
+    pre: list[Mapping[str, Any]],
+    normalising: list[Mapping[str, Any]],
+    decoding: list[Mapping[str, Any]],
+    /,
+) -> bool:
+    """Whether pieces are spelled in the GPT-2 byte alphabet."""
+    byte_stages = [stage for stage in pre if stage["type"] == "ByteLevel"]
+    # A ByteLevel normaliser spells bytes too; then a pre-tokenizer need not.
+    spelled = bool(byte_stages) or any(stage["type"] == "ByteLevel" for stage in normalising)
+    if decoding and spelled != any(stage["type"] == "ByteLevel" for stage in decoding):
+        raise UnsupportedTokenizer(
+            "byte-level with a one-sided byte alphabet",
+            "encoding and decoding disagree on whether pieces spell bytes; expected ByteLevel as "
+            "pre-tokenizer and as decoder, or as neither",
+        )
+    if any(stage.get("add_prefix_space") for stage in byte_stages):
+        raise UnsupportedTokenizer(
+            "byte-level with a prefix space",
+            "its pre-tokenizer puts a space before each text, which the text does not have; "
+            "expected ByteLevel(add_prefix_space=False)",
+        )
+    return spelled
+
+
+def _space_mark(
+    pre: list[Mapping[str, Any]],
+    normalising: list[Mapping[str, Any]],
+    decoding: list[Mapping[str, Any]],
+    /,
+) -> str | None:
+    """Find the character that stands for a space in pieces (U+2581 as a rule), if there is one."""
+    put = {stage["replacement"] for stage in pre if stage["type"] == "Metaspace"}
+    put |= {stage["content"] for stage in normalising if _marks_spaces(stage)}
+    read = {stage["replacement"] for stage in decoding if stage["type"] == "Metaspace"}
+    read |= {stage["pattern"]["String"] for stage in decoding if stage["type"] == "Replace"}
+    if len(put) > 1 or (decoding and read != put):
+        raise UnsupportedTokenizer(
+            "SentencePiece with a one-sided mark for spaces",
+            f"encoding writes {sorted(put)} for a space and decoding reads {sorted(read)}; "
+            "expected the same one character",
+        )
+    return next(iter(put), None)
+
+
+def _marks_spaces(stage: Mapping[str, Any], /) -> bool:
+    return (
+        stage["type"] == "Replace"
+        and stage["pattern"] == {"String": " "}
+        and len(stage["content"]) == 1
+    )
+
+
+def _puts_prefix(
+    pre: list[Mapping[str, Any]], normalising: list[Mapping[str, Any]], mark: str, /
+) -> bool:
+    """Whether encoding puts a mark before a text that has no space there."""
+    return any(
+        stage["type"] == "Metaspace" and stage["prepend_scheme"] != "never" for stage in pre
+    ) or any(
+        stage["type"] == "Prepend" and stage["prepend"] in (mark, " ") for stage in normalising
+    )
+
+
+def _lost_separators(pre: list[Mapping[str, Any]], /, *, keeps_words: bool) -> tuple[str, ...]:
+    """Name pre-tokenizers that leave separators out; refuse them where nothing marks words."""
+    losing = [
+        stage["type"]
+        for stage in pre
+        if stage["type"] in SPLITS_THAT_LOSE or stage.get("behavior") == "Removed"
+    ]
+    if losing and not keeps_words:
+        raise UnsupportedTokenizer(
+            f"words split by {losing[0]}",
+            "its pre-tokenizer leaves separators out of every token, so tokens do not spell the "
+            "text; expected a pre-tokenizer that keeps all text (Split with behaviour 'isolated')",
+        )
+    return tuple(f"its pre-tokenizer {kind} leaves white space out" for kind in losing)
+
+
+def _normalisers(normalising: list[Mapping[str, Any]], mark: str | None, /) -> tuple[str, ...]:
+    """Name normalisers that may change text; refuse those that put text in."""
+    changing = []
+    for stage in normalising:
+        kind = stage["type"]
+        if kind == "Prepend" and (mark is None or stage["prepend"] not in (mark, " ")):
+            raise UnsupportedTokenizer(
+                "text put before every text",
+                f"its normaliser prepends {stage['prepend']!r}, which no response has; expected no "
+                "Prepend normaliser but SentencePiece's",
+            )
+        if kind not in ("Prepend", "ByteLevel") and not _marks_spaces(stage):
+            changing.append(f"its normaliser {kind} changes some characters")
+    return tuple(dict.fromkeys(changing))

@@ -6,18 +6,19 @@ vocabulary an id of their own, so nothing is dropped unseen; it is never changed
 built, so threads can share it. Source: docs/tokens.md.
 """
 
-import json
 import threading
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from mrl.tokens._families import Spec, backend_of, spec_of
+from mrl.tokens._backends import backend_of, size_of
+from mrl.tokens._content import ContentTokenizer, content_of_model, content_of_spec
+from mrl.tokens._families import spec_of
+from mrl.tokens._sentencepiece import SentencePieceModel, is_processor
 from mrl.tokens.token_bytes import TokenBytes
 
 Ids = NDArray[np.int64]
@@ -52,31 +53,40 @@ class Unrepresentable(ValueError):
 class ContentEncoder:
     """A tokenizer's token table with its content-only copy; build once, use from any thread.
 
+    Build it with `ContentEncoder.of`.
+
     Parameters
     ----------
     table : TokenBytes
         Bytes of the tokenizer's ids.
-    encoder : tokenizers.Tokenizer
+    content : ContentTokenizer
         The copy without added tokens, post-processor, truncation and padding.
     """
 
     table: TokenBytes
-    encoder: Any
+    content: ContentTokenizer
 
     @classmethod
     def of(cls, tokenizer: Any, /) -> "ContentEncoder":
-        """Build from a transformers fast tokenizer or a ``tokenizers.Tokenizer``.
+        """Build from a transformers fast, ``tokenizers`` or SentencePiece tokenizer.
 
         Raises
         ------
         UnsupportedTokenizer
             If the tokenizer's family is not supported.
         """
-        from tokenizers import Tokenizer
-
-        spec = spec_of(backend_of(tokenizer))
+        backend = backend_of(tokenizer)
+        if is_processor(backend):
+            model = SentencePieceModel.of(backend)
+            return cls(TokenBytes.from_sentencepiece(model), content_of_model(model))
+        spec = spec_of(backend)
         table = TokenBytes.from_spec(spec)
-        return cls(table, Tokenizer.from_str(json.dumps(_content_only(spec, len(table)))))
+        return cls(table, content_of_spec(spec, len(table)))
+
+    @property
+    def encoder(self) -> Any:
+        """The library's own object inside the copy."""
+        return self.content.tokenizer
 
     def encode_batch(self, responses: Sequence[bytes], /) -> list[Ids | Unrepresentable]:
         """Canonical ids of each response as plain content, or why there are none.
@@ -99,26 +109,21 @@ class ContentEncoder:
             if isinstance(text, str):
                 texts.append(text)
             results.append(None if isinstance(text, str) else text)
-        encodings = iter(self.encoder.encode_batch_fast(texts, add_special_tokens=False))
+        encoded = iter(self.content.encode(texts))
         return [
-            self._faithful(next(encodings).ids, response) if result is None else result
+            self._faithful(next(encoded), response) if result is None else result
             for result, response in zip(results, responses, strict=True)
         ]
 
-    @cached_property
-    def _pieces(self) -> tuple[bytes | None, ...]:
-        """Bytes of what the copy emits: the table's, and nothing for the unknown id after it."""
-        return (*self.table.pieces, b"")
-
     def _faithful(self, ids: list[int], response: bytes, /) -> Ids | Unrepresentable:
         """Give the ids as an array if they spell the response."""
-        spelled = b"".join(map(self._pieces.__getitem__, ids))  # type: ignore[arg-type]
+        unknown = self.content.unknown
+        if unknown is not None and unknown in ids:
+            start = len(self.table.join(ids[: ids.index(unknown)]))
+            return Unrepresentable(OUTSIDE_VOCABULARY, _at(start, response))
+        spelled = self.table.join(ids)
         if spelled == response:
             return np.array(ids, dtype=np.int64)
-        unknown = len(self.table)
-        if unknown in ids:
-            start = len(self.table.bytes_of(ids[: ids.index(unknown)]))
-            return Unrepresentable(OUTSIDE_VOCABULARY, _at(start, response))
         pairs = enumerate(zip(spelled, response, strict=False))
         same = min(len(spelled), len(response))
         start = next((i for i, (got, sent) in pairs if got != sent), same)
@@ -137,7 +142,7 @@ class _EncoderCache:
 
     def get(self, tokenizer: Any, /) -> ContentEncoder:
         backend = backend_of(tokenizer)
-        size = backend.get_vocab_size(with_added_tokens=True)  # tokens may have been added since
+        size = size_of(backend)  # tokens may have been added since
         with self._lock:
             kept = self._kept.get(backend)
             if kept is None or kept[0] != size:
@@ -166,7 +171,7 @@ def retokenize(response: bytes, tokenizer: Any, /) -> Ids:
     ----------
     response : bytes
         UTF-8 text of the response alone, without turn-end tokens.
-    tokenizer : ContentEncoder, transformers fast tokenizer or tokenizers.Tokenizer
+    tokenizer : ContentEncoder or a tokenizer that `TokenBytes.of` reads
         The receiver's.
 
     Returns
@@ -205,7 +210,7 @@ def is_canonical(ids: ArrayLike, tokenizer: Any, /) -> bool:
     ----------
     ids : array_like of int, shape (n,)
         Ids of one response; one turn-end token (a control token) at the end is set aside.
-    tokenizer : ContentEncoder, transformers fast tokenizer or tokenizers.Tokenizer
+    tokenizer : ContentEncoder or a tokenizer that `TokenBytes.of` reads
         The one that the ids belong to.
 
     Returns
@@ -252,33 +257,3 @@ def _text(response: bytes, /) -> str | Unrepresentable:
 
 def _at(start: int, response: bytes, /) -> str:
     return f"byte {start} of {len(response)}, {response[start : start + 16]!r}"
-
-
-def _content_only(spec: Spec, unknown_id: int, /) -> dict[str, Any]:
-    """Specify a copy that reads every text as content.
-
-    Besides the added tokens themselves their vocabulary entries and that of the unknown token go,
-    since models that look up whole words would find them. Entries that merges make or use stay:
-    they are ordinary pieces. So do single characters that are not marked special.
-    """
-    model = dict(spec["model"])
-    merged = {part for pair in model.get("merges", ()) for part in (*pair, "".join(pair))}
-    hidden = {
-        token["content"]
-        for token in spec.get("added_tokens") or ()
-        if token["special"] or len(token["content"]) > 1
-    } | {model.get("unk_token")}
-    hidden -= merged
-    vocabulary = {piece: i for piece, i in model["vocab"].items() if piece not in hidden}
-    unknown = "\x00unknown"
-    while unknown in vocabulary:
-        unknown += "\x00"
-    vocabulary[unknown] = unknown_id
-    model |= {"vocab": vocabulary, "unk_token": unknown}
-    stripped: dict[str, Any] = {
-        "added_tokens": [],
-        "post_processor": None,
-        "truncation": None,
-        "padding": None,
-    }
-    return {**spec, **stripped, "model": model}

@@ -1,11 +1,12 @@
 """The bytes that each token of a tokenizer stands for.
 
 Read from the tokenizer's specification, never by decoding ids one at a time: decoding puts U+FFFD
-in place of partial characters. Byte-level pieces are mapped back through the GPT-2 alphabet;
-pieces of plain BPE and character tokenizers are their own UTF-8. Source: docs/tokens.md.
+in place of partial characters. Byte-level pieces are mapped back through the GPT-2 alphabet; in
+SentencePiece pieces U+2581 is a space and ``<0xNN>`` a byte; other pieces are their own UTF-8.
+Source: docs/tokens.md.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -13,7 +14,23 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from mrl.tokens._families import Spec, backend_of, fingerprint_of, is_byte_level, spec_of
+from mrl.tokens._backends import backend_of
+from mrl.tokens._families import (
+    Spec,
+    fingerprint_of,
+    pieces_of,
+    spec_of,
+    spelling_of,
+    unknown_of,
+)
+from mrl.tokens._sentencepiece import (
+    CONTROL,
+    UNKNOWN,
+    UNUSED,
+    SentencePieceModel,
+    is_processor,
+)
+from mrl.tokens._spelling import NEVER_IN_TEXT, Spelling
 
 NO_PIECE = -1  # length of an id that names no token
 
@@ -34,23 +51,45 @@ class TokenBytes:
     fingerprint : str
         SHA-256 (hex) of vocabulary, merges, normaliser, pre-tokenizer and added tokens. Families
         share names and differ in these.
+    family : str
+        What the tokenizer was recognised as.
+    prefixed : frozenset of int
+        Ids whose leading space is the tokenizer's own (SentencePiece's dummy prefix, the first
+        word of WordPiece) where they begin a segment; it is then no part of the text.
+    missing_bytes : bytes
+        Byte values that the vocabulary lacks, in order. Byte-level tokenizers drop them without
+        a word; `retokenize` refuses text that holds them. Thirteen values (C0, C1, F5 to FF) are in
+        no UTF-8 text, and lacking them loses nothing.
+    losses : tuple of str
+        What the tokenizer does not keep, in words; empty where every text is representable.
     """
 
     pieces: tuple[bytes | None, ...] = field(repr=False)
     control: frozenset[int] = field(repr=False)
     fingerprint: str
+    family: str = ""
+    prefixed: frozenset[int] = field(default=frozenset(), repr=False)
+    missing_bytes: bytes = b""
+    losses: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, tokenizer: Any, /) -> "TokenBytes":
-        """Read the table of a transformers fast tokenizer or a ``tokenizers.Tokenizer``.
+        """Read the table of a tokenizer.
+
+        Parameters
+        ----------
+        tokenizer : transformers fast tokenizer, tokenizers.Tokenizer or SentencePieceProcessor
+            Byte-level, SentencePiece (BPE or Unigram), WordPiece, plain BPE or character tokens.
 
         Raises
         ------
         UnsupportedTokenizer
-            If the tokenizer is not byte-level BPE, plain BPE or a character tokenizer; names the
-            family it belongs to.
+            If it is of another family, which the error names.
         """
-        return cls.from_spec(spec_of(backend_of(tokenizer)))
+        backend = backend_of(tokenizer)
+        if is_processor(backend):
+            return cls.from_sentencepiece(SentencePieceModel.of(backend))
+        return cls.from_spec(spec_of(backend))
 
     @classmethod
     def from_spec(cls, spec: Spec, /) -> "TokenBytes":
@@ -61,26 +100,81 @@ class TokenBytes:
         UnsupportedTokenizer
             As `of` does.
         """
-        spelled_in = _byte_alphabet() if is_byte_level(spec) else None
-        vocabulary: Mapping[str, int] = spec["model"]["vocab"]
         added = spec.get("added_tokens") or []
         control = {token["id"] for token in added if token["special"]}
-        unknown = spec["model"].get("unk_token")
-        if unknown in vocabulary:
-            control.add(vocabulary[unknown])
-        ids = [*vocabulary.values(), *(token["id"] for token in added)]
-        pieces: list[bytes | None] = [None] * (max(ids, default=-1) + 1)
-        for piece, index in vocabulary.items():
-            pieces[index] = _spell(piece, spelled_in)
-        for token in added:
-            pieces[token["id"]] = token["content"].encode()
+        unknown = unknown_of(spec)
+        if unknown is not None:
+            control.add(unknown)
+        spelled = {token["id"]: token["content"] for token in added}
+        return cls._build(
+            spelling_of(spec), pieces_of(spec), spelled, control, fingerprint_of(spec)
+        )
+
+    @classmethod
+    def from_sentencepiece(cls, model: SentencePieceModel, /) -> "TokenBytes":
+        """Read the table from a SentencePiece model.
+
+        Raises
+        ------
+        UnsupportedTokenizer
+            As `of` does.
+        """
+        control = {i for i, piece in enumerate(model.pieces) if piece.kind in (CONTROL, UNKNOWN)}
+        # Pieces are looked up by text, but only ids are sure to differ.
+        vocabulary = [(piece.text, i) for i, piece in enumerate(model.pieces)]
+        unused = {i for i, piece in enumerate(model.pieces) if piece.kind == UNUSED}
+        return cls._build(
+            model.spelling, vocabulary, {}, control, model.fingerprint, never_written=unused
+        )
+
+    @classmethod
+    def _build(
+        cls,
+        spelling: Spelling,
+        vocabulary: Mapping[str, int] | Sequence[tuple[str, int]],
+        added: Mapping[int, str],
+        control: set[int],
+        fingerprint: str,
+        /,
+        *,
+        never_written: set[int] | frozenset[int] = frozenset(),
+    ) -> "TokenBytes":
+        """Spell all entries; ids in `never_written` are no evidence that a byte can be written."""
+        entries = list(vocabulary.items() if isinstance(vocabulary, Mapping) else vocabulary)
+        size = max((index for _, index in entries), default=-1)
+        pieces: list[bytes | None] = [None] * (max(size, *added, -1) + 1)
+        for piece, index in entries:
+            pieces[index] = spelling.spell(piece)
+        for index, content in added.items():
+            pieces[index] = content.encode()
         for index in control:
             pieces[index] = b""
-        return cls(tuple(pieces), frozenset(control), fingerprint_of(spec))
+        aside = control | added.keys()
+        prefixed = (
+            frozenset(i for piece, i in entries if i not in aside and spelling.is_prefixed(piece))
+            if spelling.dummy_prefix
+            else frozenset()
+        )
+        missing = spelling.missing(
+            piece for i, piece in enumerate(pieces) if piece and i not in never_written
+        )
+        return cls(
+            tuple(pieces),
+            frozenset(control),
+            fingerprint,
+            spelling.family,
+            prefixed,
+            missing,
+            (*_lacks(missing, spelling), *spelling.losses),
+        )
 
     def __len__(self) -> int:
         """Ids in the table: one more than the largest."""
         return len(self.pieces)
+
+    @cached_property
+    def _spelled(self) -> tuple[bytes, ...]:
+        return tuple(piece or b"" for piece in self.pieces)
 
     @cached_property
     def _lengths(self) -> NDArray[np.int64]:
@@ -88,32 +182,65 @@ class TokenBytes:
         return np.array(lengths, dtype=np.int64)
 
     @cached_property
-    def missing_bytes(self) -> bytes:
-        """Byte values that no token contains, in order.
+    def _prefix(self) -> NDArray[np.int64]:
+        """Bytes that each id loses where it begins a segment."""
+        lost = np.zeros(len(self), dtype=np.int64)
+        lost[list(self.prefixed)] = 1
+        return lost
 
-        A byte-level tokenizer that lacks some drops them silently; their texts are refused by
-        `retokenize`.
-        """
-        present = bytearray(256)
-        for piece in set(self.pieces) - {None}:
-            for value in piece or b"":
-                present[value] = 1
-        return bytes(value for value in range(256) if not present[value])
+    @cached_property
+    def _is_content(self) -> NDArray[np.bool_]:
+        content = np.ones(len(self), dtype=bool)
+        content[list(self.control)] = False
+        return content
 
     def lengths(self, ids: ArrayLike, /) -> NDArray[np.int64]:
         """Bytes of each token, 0 for control tokens; what `align` reads.
 
         Parameters
         ----------
-        ids : array_like of int, shape (...)
-            Token ids.
+        ids : array_like of int, shape (..., n)
+            Token ids; each row is one whole segment.
 
         Raises
         ------
         ValueError
             If an id names no token of this tokenizer.
         """
-        return self._lengths[self._checked(ids)]
+        row = self._checked(ids)
+        lengths = self._lengths[row]
+        if self.prefixed and row.size:
+            first = self._is_content[row].argmax(axis=-1)[..., None]
+            begin = np.take_along_axis(row, first, axis=-1)
+            short = np.take_along_axis(lengths, first, axis=-1) - self._prefix[begin]
+            np.put_along_axis(lengths, first, short, axis=-1)
+        return lengths
+
+    def lengths_joined(self, ids: ArrayLike, starts: ArrayLike, /) -> NDArray[np.int64]:
+        """`lengths` of many segments laid end to end, in one call.
+
+        Parameters
+        ----------
+        ids : array_like of int, shape (n,)
+            Token ids of all segments.
+        starts : array_like of int, shape (segments,)
+            Place of the first token of each, in ascending order; segments may be empty.
+
+        Raises
+        ------
+        ValueError
+            If an id names no token of this tokenizer.
+        """
+        row = self._checked(ids)
+        lengths = self._lengths[row]
+        if self.prefixed and row.size:
+            ends = np.append(np.asarray(starts, dtype=np.int64), row.size)
+            content = np.flatnonzero(self._is_content[row])
+            # The first content token at or after each start, if its segment has one.
+            place = np.append(content, row.size)[np.searchsorted(content, ends[:-1])]
+            begin = place[place < ends[1:]]
+            lengths[begin] -= self._prefix[row[begin]]
+        return lengths
 
     def bytes_of(self, ids: ArrayLike, /) -> bytes:
         """Join the bytes that one segment of ids spells; they need not be whole characters.
@@ -128,8 +255,14 @@ class TokenBytes:
         ValueError
             If an id names no token of this tokenizer.
         """
-        known = self._checked(ids).tolist()
-        return b"".join(map(self.pieces.__getitem__, known))  # type: ignore[arg-type]
+        return self.join(self._checked(ids).tolist())
+
+    def join(self, ids: Sequence[int], /) -> bytes:
+        """`bytes_of` ids below ``len(self)``; those that name no token spell nothing."""
+        spelled = b"".join(map(self._spelled.__getitem__, ids))
+        if self.prefixed and next((i for i in ids if i not in self.control), None) in self.prefixed:
+            return spelled[1:]
+        return spelled
 
     def _checked(self, ids: ArrayLike, /) -> NDArray[np.intp]:
         row: NDArray[Any] = np.asarray(ids)
@@ -148,26 +281,9 @@ class TokenBytes:
         return row.astype(np.intp, copy=False)
 
 
-def _spell(piece: str, alphabet: Mapping[str, int] | None, /) -> bytes:
-    """Bytes of a vocabulary piece.
-
-    A piece of a byte-level vocabulary that leaves the alphabet is what the decoder takes it for:
-    its own text.
-    """
-    if alphabet is None:
-        return piece.encode()
-    try:
-        return bytes(map(alphabet.__getitem__, piece))
-    except KeyError:
-        return piece.encode()
-
-
-def _byte_alphabet() -> dict[str, int]:
-    """Build the GPT-2 alphabet: printable Latin-1 characters stand for their own value.
-
-    The other 68 values, in order, are the characters from U+0100 on.
-    """
-    printable: Iterable[int] = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    own = {chr(value): value for value in printable}
-    others = (value for value in range(256) if chr(value) not in own)
-    return own | {chr(0x100 + rank): value for rank, value in enumerate(others)}
+def _lacks(missing: bytes, spelling: Spelling, /) -> tuple[str, ...]:
+    """What missing bytes cost, in words."""
+    if not (spelling.byte_level or spelling.byte_pieces):
+        return ("its vocabulary holds some characters only",)
+    lacking = [f"{value:02X}" for value in missing if value not in NEVER_IN_TEXT]
+    return (f"its vocabulary lacks the bytes {' '.join(lacking)}",) if lacking else ()

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mrl.tokens import align, apportion, block_sum, broadcast
+from mrl.tokens import TokenBytes, align, align_batch, apportion, block_sum, broadcast
+from mrl.tokens.recipes import bpe_tokenizer
 
 
 def tokenisations(total: int, sides: int) -> st.SearchStrategy:
@@ -172,3 +173,113 @@ def test_time_grows_with_length_and_not_faster():
         return min(times)
 
     assert seconds(16 * 20_000) < 16 * 8 * seconds(20_000)
+
+
+@st.composite
+def batches(draw: st.DrawFn) -> tuple[list[tuple[list[int], list[int], bool, bool]], str]:
+    """Rows of a batch: lengths of both sides, with zero-width tokens, EOS, or an unfinished end."""
+    rows = []
+    partial = draw(st.sampled_from(["error", "drop"]))
+    for _ in range(draw(st.integers(0, 5))):
+        a, b = draw(ZERO_WIDTH_PAIRS)
+        eos_a, eos_b = draw(st.booleans()), draw(st.booleans())
+        if partial == "drop" and not (eos_a or eos_b):
+            b = [*b, *draw(st.lists(st.integers(1, 3), max_size=2))]
+        rows.append(([*a, *[7] * eos_a], [*b, *[0] * eos_b], eos_a, eos_b))
+    return rows, partial
+
+
+@given(batches(), st.integers(0, 2**32 - 1))
+def test_a_batch_aligns_each_response_as_it_is_aligned_alone(drawn, seed):
+    rows, partial = drawn
+    rng = np.random.default_rng(seed)
+    sides = [[row[side] for row in rows] for side in (0, 1)]
+    flat = [np.array(sum(side, []), dtype=np.int64) for side in sides]
+    counts = [[len(row) for row in side] for side in sides]
+    values = [rng.normal(size=len(side)) for side in flat]
+    eos = ([row[2] for row in rows], [row[3] for row in rows])
+    batch = align_batch(flat[0], counts[0], flat[1], counts[1], eos=eos, partial=partial)
+    sums = [batch.sums(values[0], "a"), batch.sums(values[1], "b")]
+    owners = [batch.owners("a"), batch.owners("b")]
+    assert len(batch) == len(owners[0]) == len(rows)
+    one_to_one = []
+    start = [0, 0]
+    for r, (a, b, *has) in enumerate(rows):
+        alone, found = align(a, b, eos=tuple(has), partial=partial), batch.blocks(r)
+        np.testing.assert_array_equal(found.a, alone.a)
+        np.testing.assert_array_equal(found.b, alone.b)
+        np.testing.assert_array_equal(found.size, alone.size)
+        assert found.dropped == alone.dropped
+        assert batch.dropped[r].tolist() == list(alone.dropped)
+        one_to_one += alone.one_to_one.tolist()
+        blocks = slice(*batch.first_block[r : r + 2])
+        for side, bounds in enumerate((alone.a, alone.b)):
+            own = values[side][start[side] : start[side] + counts[side][r]]
+            np.testing.assert_array_equal(sums[side][blocks], block_sum(own, bounds))
+            np.testing.assert_array_equal(owners[side][r], broadcast(np.arange(len(alone)), bounds))
+            start[side] += counts[side][r]
+    assert batch.one_to_one.tolist() == one_to_one
+
+
+TEXTS = [
+    "the same text, then 1234",
+    "na\u00efve \u65e5\u672c\u8a9e \U0001f600\U0001f600",
+    "if x:\n        return x\n",
+]
+TABLES = [
+    TokenBytes.of(bpe_tokenizer(TEXTS, size, byte_level=True, pattern=pattern))
+    for size, pattern in ((258, r"[\s\S]"), (275, r"\p{L}+|[\s\S]"), (290, r"[\s\S]+"))
+]
+PIECES = [{piece: index for index, piece in enumerate(table.pieces) if piece} for table in TABLES]
+WIDEST = max(len(piece) for pieces in PIECES for piece in pieces)
+
+
+def spelled(data: bytes, pieces: dict[bytes, int], rng: np.random.Generator) -> list[int]:
+    """Some tokenisation of any bytes, valid text or not, canonical or not."""
+    ids = []
+    while data:
+        fitting = [n for n in range(1, WIDEST + 1) if data[:n] in pieces and n <= len(data)]
+        size = rng.choice(fitting)
+        ids.append(pieces[data[:size]])
+        data = data[size:]
+    return ids
+
+
+byte_strings = st.one_of(
+    st.binary(max_size=40),
+    st.text(max_size=20).map(str.encode),
+    st.lists(st.sampled_from(TEXTS), max_size=3).map(lambda parts: "".join(parts).encode()),
+)
+
+
+@given(byte_strings, st.integers(0, 2**32 - 1))
+def test_any_two_tokenisations_of_any_bytes_obey_the_laws(data, seed):
+    rng = np.random.default_rng(seed)
+    rows = []
+    for table, pieces in zip(TABLES, PIECES, strict=True):
+        ids = spelled(data, pieces, rng)
+        assert table.bytes_of(ids) == data
+        rows.append(table.lengths(ids))
+    for a in rows:
+        assert align(a, a).one_to_one.all()
+        for b in rows:
+            blocks, swapped = align(a, b), align(b, a)
+            assert set(blocks.positions.tolist()) == ends(a) & ends(b)
+            np.testing.assert_array_equal(blocks.a, swapped.b)
+            logprobs = -rng.exponential(size=len(a))
+            moved = block_sum(logprobs, blocks.a)
+            assert moved.sum() == pytest.approx(logprobs.sum(), rel=1e-12)
+            for c in rows:
+                through = set(blocks.positions.tolist()) & set(align(b, c).positions.tolist())
+                assert through <= set(align(a, c).positions.tolist())
+
+
+def test_a_batch_keeps_each_responses_digits_and_mass():
+    rng = np.random.default_rng(0)
+    tokens = rng.integers(1, 400, size=500)
+    lengths = np.ones(tokens.sum(), np.int64)
+    values = -rng.exponential(size=len(lengths)) * 10.0 ** rng.integers(-9, 9, size=len(lengths))
+    batch = align_batch(lengths, tokens, lengths, tokens)
+    sums = batch.sums(values, "a")
+    np.testing.assert_array_equal(sums, values)
+    assert sums.sum() == pytest.approx(values.sum(), rel=1e-12)

@@ -49,12 +49,11 @@ def bridge(
     receiver: Any, own: Groups, records: Sequence[Record], peers: Any, **settings: Any
 ) -> Assignment:
     defaults = {"task": task(), "reverify": True, "rng": np.random.default_rng(0)}
-    tables = {receiver.table.fingerprint: receiver.table}
-    for peer in settings.pop("sources", []):
-        tables[peer.table.fingerprint] = peer.table
+    known = [receiver, *settings.pop("sources", [])]
+    codecs = {policy.name: policy.codec for policy in known}
     items = ITEMS[: len(own.rollouts)]
     return assign(
-        receiver, own, records, items, peers=peers, tables=tables, **(defaults | settings)
+        receiver, own, records, items, peers=peers, codecs=codecs, **(defaults | settings)
     )
 
 
@@ -457,7 +456,7 @@ def test_peer_of_an_unknown_tokenizer_is_no_reason_to_stop(receiver, peer):
     me = receiver(PRP(ratio="block"))
     own = groups(me, ["0", "1"])
     records = published(peer, groups(peer, ["1", "0"]), "rollout")
-    found = bridge(me, own, records, {"peer": 2})  # without the peer's byte table
+    found = bridge(me, own, records, {"peer": 2})  # without the peer's tokens
     assert not [row for row in peer_rows(found, own) if row.pg_weight]
 
 

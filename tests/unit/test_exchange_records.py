@@ -180,7 +180,7 @@ def test_an_invalid_success_cannot_be_built(change, reason):
         replace(SUCCESS, **change)
 
 
-def framed(body: bytes, magic: bytes = b"MRL", schema: int = 1) -> bytes:
+def framed(body: bytes, magic: bytes = b"MRL", schema: int = 2) -> bytes:
     return struct.pack("<3sBII", magic, schema, len(body), zlib.crc32(body)) + body
 
 
@@ -191,7 +191,7 @@ def framed(body: bytes, magic: bytes = b"MRL", schema: int = 1) -> bytes:
         (SUCCESS.encode()[:-1], "truncated"),
         (SUCCESS.encode() + b"\0", "trailing"),
         (b"PK" + SUCCESS.encode(), "magic"),
-        (framed(b"\x90", schema=2), "schema"),
+        (framed(b"\x90", schema=1), "schema"),
         (framed(b"\x90"), "malformed"),
         (framed(b"\xc1"), "malformed"),
         (framed(b"\xdd\xff\xff\xff\xff"), "malformed"),
@@ -200,9 +200,12 @@ def framed(body: bytes, magic: bytes = b"MRL", schema: int = 1) -> bytes:
         (seal(["advice", "p", "a", 3]), "kind"),
         (seal([["rollout"], "p", "a", 3]), "kind"),
         (seal(["success", "p", "a", 3]), "fields"),
-        (seal(["success", "p", "a", -3, 1, b"bca", "exact", True, "eos"]), "range"),
-        (seal(["success", "p", "a", 3, 1, "bca", "exact", True, "eos"]), "type"),
-        (seal(["success", "p", "a", msgpack.Timestamp(0), 1, b"", "exact", True, "eos"]), "type"),
+        (seal(["success", "p", "a", -3, 1, b"bca", "exact", True, "eos", []]), "range"),
+        (seal(["success", "p", "a", 3, 1, "bca", "exact", True, "eos", []]), "type"),
+        (
+            seal(["success", "p", "a", msgpack.Timestamp(0), 1, b"", "exact", True, "eos", []]),
+            "type",
+        ),
         (b"x" * (MAX_RECORD_BYTES + 1), "size"),
         ("text", "type"),
     ],

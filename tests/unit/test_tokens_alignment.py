@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from mrl.tokens import align, apportion, block_all, block_sum, broadcast
+from mrl.tokens import align, align_batch, apportion, block_all, block_sum, broadcast
 
 
 def rows(blocks):
@@ -111,3 +111,43 @@ def test_values_that_do_not_fit_the_blocks_are_an_error():
         block_sum([1.0], blocks.a)
     with pytest.raises(ValueError, match="each of 1 blocks"):
         broadcast([1.0, 2.0], blocks.a)
+
+
+def test_a_batch_without_responses_has_no_blocks():
+    batch = align_batch([], [], [], [])
+    assert len(batch) == 0
+    assert batch.sums([], "a").shape == (0,)
+    assert batch.owners("b") == []
+    assert batch.dropped.shape == (0, 2)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "message"),
+    [
+        (([1, 2], [2], [1, 1], [2]), {}, r"3 bytes and lengths_b to 2 in row 0"),
+        (([1, 2, 1], [1, 2], [1, 2, 2], [1, 2]), {}, r"3 bytes and lengths_b to 4 in row 1"),
+        (
+            ([1, 1, 0], [1, 2], [2, 1, 0], [1, 2]),
+            {"eos": ([False, True], True)},
+            "lengths_b to 0 in row 0",
+        ),
+        (([2, 0], [2], [1, 0], [2]), {"eos": (True, True), "partial": "drop"}, "with an EOS"),
+        (([1, 2], [1], [3], [1]), {}, "counts_a sums to 1; expected the 2 tokens"),
+        (([1, 2], [1, 1], [3], [1]), {}, "2 responses and counts_b 1"),
+        (([1], [1, 0], [1], [1, 0]), {"eos": (True, True)}, "counts_a holds 0"),
+        (([1], [2, -1], [1], [1, 0]), {}, "counts_a holds -1"),
+        (([-1, 2], [2], [1], [1]), {}, "lengths_a holds -1"),
+        (([1.0], [1], [1], [1]), {}, "whole numbers"),
+        (([1], [1], [1], [1]), {"partial": "keep"}, "partial='keep'"),
+    ],
+)
+def test_a_batch_that_cannot_be_aligned_is_an_error_that_says_why(arguments, options, message):
+    with pytest.raises(ValueError, match=message):
+        align_batch(*arguments, **options)
+
+
+def test_batch_sums_take_leading_axes():
+    batch = align_batch([1, 1, 2, 1], [3, 1], [2, 2, 1], [2, 1])
+    values = np.arange(8.0).reshape(2, 4)
+    assert batch.sums(values, "a").tolist() == [[1.0, 2.0, 3.0], [9.0, 6.0, 7.0]]
+    assert [owner.tolist() for owner in batch.owners("a")] == [[0, 0, 1], [0]]

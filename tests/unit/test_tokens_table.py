@@ -5,10 +5,11 @@ import pickle
 import subprocess
 import sys
 import threading
-from types import SimpleNamespace
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+from small_tokenizers import processor
 from tokenizers import (
     AddedToken,
     Regex,
@@ -59,12 +60,28 @@ def byte_level(**options) -> Tokenizer:
     )
 
 
+def named(module: str, name: str, **attributes):
+    return type(name, (), {"__module__": module, **attributes})()
+
+
 UNSUPPORTED = {
-    "WordPiece": lambda: Tokenizer(models.WordPiece({"a": 0, "[UNK]": 1})),
-    "SentencePiece Unigram": lambda: Tokenizer(models.Unigram([("a", 0.0)], 0, False)),
-    "SentencePiece BPE": lambda: changed(plain(), pre_tokenizer=pre_tokenizers.Metaspace()),
-    "byte fallback": lambda: plain(byte_fallback=True),
-    "joined by Replace": lambda: changed(plain(), decoder=decoders.Replace("_", " ")),
+    "one-sided mark for spaces": lambda: changed(plain(), decoder=decoders.Replace("_", " ")),
+    "one-sided mark.*writes": lambda: changed(
+        plain(),
+        pre_tokenizer=pre_tokenizers.Metaspace(),
+        decoder=decoders.Fuse(),
+    ),
+    "byte-level with a mark": lambda: changed(
+        byte_level(),
+        normalizer=normalizers.Replace(" ", "_"),
+        decoder=decoders.Sequence([decoders.Replace("_", " "), decoders.ByteLevel()]),
+    ),
+    "pieces joined by BPEDecoder": lambda: changed(plain(), decoder=decoders.BPEDecoder()),
+    "pieces joined by CTC": lambda: changed(plain(), decoder=decoders.CTC()),
+    "pieces joined by Strip": lambda: changed(plain(), decoder=decoders.Strip("_", 1, 0)),
+    "pieces joined by WordPiece": lambda: changed(plain(), decoder=decoders.WordPiece()),
+    "pieces joined by Replace": lambda: changed(plain(), decoder=decoders.Replace("a", "b")),
+    "text put before every text": lambda: changed(plain(), normalizer=normalizers.Prepend("a")),
     "words split by Whitespace": lambda: changed(
         plain(), pre_tokenizer=pre_tokenizers.Whitespace()
     ),
@@ -76,7 +93,9 @@ UNSUPPORTED = {
     "dropout": lambda: plain(dropout=0.1),
     "prefix space": lambda: byte_level(add_prefix_space=True),
     "one-sided byte alphabet": lambda: changed(plain(), decoder=decoders.ByteLevel()),
-    "(?i)sentencepiece.*processor": lambda: SimpleNamespace(IdToPiece=None),
+    "slow SentencePiece tokenizer": lambda: named("models", "Slow", sp_model=None),
+    "Tekken object": lambda: named("mistral_common.tekken", "Tekkenizer"),
+    "tiktoken object": lambda: named("tiktoken.core", "Encoding"),
     "not a fast tokenizer": lambda: object(),
 }
 
@@ -200,6 +219,16 @@ def test_the_fingerprint_ignores_settings_that_ordinary_calls_change():
     assert retokenize(b"abc", tokenizer).tolist() == [0, 1, 2]
 
 
+def test_the_fingerprint_tells_families_apart_that_differ_in_their_regular_expression_alone():
+    texts = ["abab cd 12 345"]
+    one = bpe_tokenizer(texts, 260, byte_level=True, pattern=r"\p{L}+|\p{N}|\s+")
+    three = bpe_tokenizer(texts, 260, byte_level=True, pattern=r"\p{L}+|\p{N}{1,3}|\s+")
+    same = Tokenizer.from_str(one.backend_tokenizer.to_str())
+    same.pre_tokenizer = three.backend_tokenizer.pre_tokenizer
+    assert same.get_vocab() == one.get_vocab()
+    assert TokenBytes.of(same).fingerprint != TokenBytes.of(one).fingerprint
+
+
 def test_a_wrapper_and_its_backend_are_the_same_tokenizer():
     wrapper = character_tokenizer("abc")
     inside = TokenBytes.of(wrapper.backend_tokenizer)
@@ -213,16 +242,15 @@ def test_an_encoder_copies_and_pickles():
         assert retokenize(b"abab", twin).tolist() == retokenize(b"abab", encoder).tolist()
 
 
-def test_an_encoder_serves_many_threads_while_the_original_is_in_use():
+def test_a_tokenizer_serves_many_threads_while_others_use_it():
     tokenizer = bpe_tokenizer(["abab cd"], 10)
-    encoder = ContentEncoder.of(tokenizer)
     responses = [b"abab cd" * 50] * 20
-    expected = retokenize(responses[0], encoder).tolist()
+    expected = retokenize(responses[0], ContentEncoder.of(tokenizer)).tolist()
     rounds: list[bool] = []
 
     def work() -> None:
         for _ in range(20):
-            got = retokenize_batch(responses, encoder)
+            got = retokenize_batch(responses, tokenizer)
             rounds.append(all(ids.tolist() == expected for ids in got))
 
     threads = [threading.Thread(target=work) for _ in range(4)]
@@ -233,6 +261,31 @@ def test_an_encoder_serves_many_threads_while_the_original_is_in_use():
     for thread in threads:
         thread.join()
     assert rounds == [True] * 80
+
+
+@pytest.mark.parametrize("kind", ["fast", "wrapped", "sentencepiece"])
+def test_one_tokenizer_object_serves_eight_threads(kind):
+    responses = [f"abab cd {i}".encode() for i in range(40)] + [b"\xff", "\u20ac".encode()] * 5
+    tokenizer = bpe_tokenizer(["abab cd 0123456789"], 264, byte_level=True)
+    if kind == "fast":
+        tokenizer = tokenizer.backend_tokenizer
+    elif kind == "sentencepiece":
+        tokenizer = processor()
+
+    def written(results):
+        return [str(r) if isinstance(r, Unrepresentable) else r.tolist() for r in results]
+
+    expected = written(retokenize_batch(responses, ContentEncoder.of(tokenizer)))
+    together = threading.Barrier(8)
+
+    def work(_: int) -> bool:
+        together.wait()  # the first to come builds the encoder, the others wait for it
+        rounds = [written(retokenize_batch(responses, tokenizer)) == expected for _ in range(20)]
+        alone = [str(retokenize(b"abab", tokenizer).tolist()) for _ in range(20)]
+        return all(rounds) and len(set(alone)) == 1
+
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(work, range(8)))
 
 
 def test_tokens_added_later_are_seen_by_functions_that_take_a_tokenizer():

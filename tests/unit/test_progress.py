@@ -1,0 +1,24 @@
+"""The progress line says once what needs to be known at once."""
+
+from io import StringIO
+
+from rich.console import Console
+
+from mrl.progress import bar
+
+
+def test_a_low_effective_sample_size_is_said_once_for_each_policy(configure):
+    out = StringIO()
+    console = Console(file=out, width=1000)
+    with bar(configure(2), console) as advance:
+        for round in range(3):
+            rows = [
+                {"policy": "a", "round": round, "reward_mean": 0.5, "ess": 0.04, "ess_low": True},
+                {"policy": "b", "round": round, "reward_mean": 0.5, "ess": 0.6, "ess_low": False},
+                {"policy": "c", "round": round, "reward_mean": 0.5},
+            ]
+            advance(round + 1, rows)
+    warnings = [line for line in out.getvalue().splitlines() if "warning" in line]
+    assert len(warnings) == 1
+    assert "policy 'a', round 0" in warnings[0]
+    assert "4.0%" in warnings[0]
