@@ -206,7 +206,7 @@ class Round:
             peers={"peer": SIZE},
             task=task,
             reverify=True,
-            tables={side.table.fingerprint: side.table for side in sides},
+            codecs={side.name: side.codec for side in sides},
             rng=np.random.default_rng(7),
         )
         sides[0].accumulate(assignment)
