@@ -198,7 +198,7 @@ def _choose(considered: pd.DataFrame, bound: float, design: Design, /) -> str:
     if fitting.empty:
         least = considered.sort_values("stability_cost").iloc[0]
         raise ValueError(
-            f"max_stability_cost={bound!r} (with min_cosine) leaves no setting; the smallest "
+            f"no setting keeps within max_stability_cost={bound!r} and min_cosine; the smallest "
             f"stability cost is {least['stability_cost']:.6g}, of {least['label']!r}; raise the "
             f"bound, lower min_cosine, or give more own rollouts than own={design.own}"
         )
@@ -228,7 +228,10 @@ def _reason(
         first = f"No sharing setting beats GRPO {limit}: "
         if fitting.empty:
             least = shared.sort_values("stability_cost").iloc[0]
-            first += f"the cheapest, {least['label']}, costs {least['stability_cost']:.3g}."
+            first += (
+                f"the cheapest, {least['label']}, costs {least['stability_cost']:.3g}, with cosine "
+                f"{_known(least['bias_cosine'])}."
+            )
         else:
             best = fitting.iloc[0]
             first += f"the best of them, {best['label']}, gains {best['support_gain']:.3g}."
