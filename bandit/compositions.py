@@ -19,6 +19,7 @@ from scipy.special import comb
 from bandit.probes.group import Array, Group, Mask
 
 MAX_COMPOSITIONS = 1_000_000
+MAX_ROLLOUTS = 50_000_000  # of all compositions together: what is put before a rule
 BATCH = 4096
 
 Integers = NDArray[np.int64]
@@ -183,14 +184,16 @@ def composition_counts(pools: Sequence[Pool], /) -> tuple[int, ...]:
     Raises
     ------
     ValueError
-        If there are more than `MAX_COMPOSITIONS` jointly.
+        If there are more than `MAX_COMPOSITIONS` jointly, or more than `MAX_ROLLOUTS` in them.
     """
     sizes = tuple(math.comb(p.size + len(p.rewards) - 1, p.size) for p in pools)
     total = math.prod(sizes)
-    if total > MAX_COMPOSITIONS:
+    rollouts = total * sum(p.size for p in pools)
+    if total > MAX_COMPOSITIONS or rollouts > MAX_ROLLOUTS:
         raise ValueError(
-            f"the groups can fall in {total} ways ({' x '.join(map(str, sizes))} by pool); exact "
-            f"moments enumerate at most {MAX_COMPOSITIONS}; use bandit.sampling.moments, fewer "
+            f"the groups can fall in {total} ways ({' x '.join(map(str, sizes))} by pool), of "
+            f"{rollouts} rollouts in all; exact moments enumerate at most {MAX_COMPOSITIONS} ways "
+            f"and {MAX_ROLLOUTS} rollouts; use bandit.sampling.moments, fewer "
             "rollouts, or fewer distinct rewards (a rule that looks at nothing but the pool of its "
             "peers' rewards may say so with pools_peers = True, which makes one pool of them)"
         )

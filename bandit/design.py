@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bandit.probes import Probe
+from bandit.residual import Residual
 from bandit.world import World
 
 
@@ -53,6 +54,8 @@ class Design:
             If a policy does not exist, the receiver is named as its own peer, or a number is not
             a whole number in range.
         """
+        if not isinstance(world, World):
+            raise TypeError(f"got {world!r} as world; expected a bandit.World")
         receiver = whole_number("receiver", receiver, 0)
         if receiver >= world.n_policies:
             raise ValueError(
@@ -92,6 +95,33 @@ class Design:
         if not probe.needs or not self.peers:
             return []
         return [self.peers] if probe.pools_peers else [(peer,) for peer in self.peers]
+
+
+def check_rule_and_residual(world: World, probe: Any, residual: Any, /) -> None:
+    """Check the kinds of the arguments that all of the theory's functions take.
+
+    Raises
+    ------
+    TypeError
+        If one is something else, such as a rule's class or name.
+    ValueError
+        If a residual is given for a policy that does not exist.
+    """
+    if not isinstance(probe, Probe):
+        raise TypeError(
+            f"got {probe!r} as sharing rule; expected an instance of a subclass of Probe, such as "
+            "PRP() or SGT(weight=0.1)"
+        )
+    if not isinstance(residual, Residual):
+        raise TypeError(
+            f"got {residual!r} as residual; expected a bandit.Residual, such as Residual(drop=0.1)"
+        )
+    unknown = sorted(residual.named - set(range(world.n_policies)), key=str)
+    if unknown:
+        raise ValueError(
+            f"the residual names policies {unknown}; the world has policies 0 to "
+            f"{world.n_policies - 1}"
+        )
 
 
 def needs_text(probe: Probe, /) -> bool:

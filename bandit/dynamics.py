@@ -9,6 +9,7 @@ As in the trainer, peers see the rollouts that a policy drew for itself (the fir
 Source: docs/theory.md, section 6.
 """
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -18,12 +19,13 @@ import numpy as np
 import pandas as pd
 from rich.progress import track
 
-from bandit.design import Design, whole_number
+from bandit.design import Design, check_rule_and_residual, whole_number
 from bandit.execution import estimate
 from bandit.optimizers import Optimizer, OptimizerKind
 from bandit.parallel import checked_jobs, mapped
 from bandit.policies import entropy, log_probabilities, softmax
 from bandit.probes import Probe
+from bandit.probes._checks import is_real
 from bandit.probes.group import Array, Mask
 from bandit.residual import NO_RESIDUAL, Residual
 from bandit.rollouts import Rollouts, Sample, Stream, Streams, draw_each, redraw_dead
@@ -118,10 +120,12 @@ def run(
     Jaccard index, averaged over the other policies, NaN while neither has solved any context. An
     arm of probability 0 keeps it, as no finite logit reaches it.
     """
-    n = world.n_policies
+    n, probes = world.n_policies, _each("probe", probe, world.n_policies)
+    for each in probes:
+        check_rule_and_residual(world, each, residual)
     job = _Job(
         world=world,
-        probes=_each("probe", probe, n),
+        probes=probes,
         rates=_each("lr", lr, n),
         optimizers=_each("optimizer", optimizer, n),
         designs=[
@@ -131,7 +135,7 @@ def run(
         residual=residual,
         max_norm=max_norm,
         steps=whole_number("steps", steps, 0),
-        seed=seed,
+        seed=whole_number("seed", seed, 0),
     )
     _check_settings(job, collapse)
     size = replica_chunk(world, job.designs)
@@ -316,6 +320,8 @@ def _others(peers: int | Mapping[int, int], receiver: int, /) -> int | dict[int,
 
 def _each(name: str, setting: Setting | Sequence[Setting], policies: int, /) -> list[Setting]:
     """One setting a policy, from one for all or a sequence."""
+    if isinstance(setting, np.ndarray):
+        setting = setting.tolist()
     if isinstance(setting, str) or not isinstance(setting, Sequence):
         return [setting] * policies
     if len(setting) != policies:
@@ -329,10 +335,15 @@ def _check_settings(job: _Job, collapse: float, /) -> None:
     kinds = get_args(OptimizerKind)
     norm = job.max_norm
     checks = [
-        ("lr", job.rates, bool(np.isfinite(job.rates).all()), "finite numbers"),
+        (
+            "lr",
+            job.rates,
+            all(is_real(r) and math.isfinite(r) for r in job.rates),
+            "finite numbers",
+        ),
         ("optimizer", job.optimizers, all(kind in kinds for kind in job.optimizers), f"{kinds}"),
-        ("max_norm", norm, norm is None or norm > 0, "None or a number > 0"),
-        ("collapse", collapse, collapse > 0, "a number > 0"),
+        ("max_norm", norm, norm is None or (is_real(norm) and norm > 0), "None or a number > 0"),
+        ("collapse", collapse, is_real(collapse) and collapse > 0, "a number > 0"),
     ]
     for name, value, sound, allowed in checks:
         if not sound:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bandit.design import Design
+from bandit.design import Design, check_rule_and_residual
 from bandit.events import dead_probability, rescue_distribution, rescue_probability
 from bandit.moments import Moments
 from bandit.parts import parts_of, ratio_rule
@@ -86,6 +86,7 @@ def moments(
     it is polynomial in their number; for others it is a product over peers.
     """
     design = Design.of(world, receiver=receiver, own=own, peers=peers, redraws=redraws)
+    check_rule_and_residual(world, probe, residual)
     parts = list(parts_of(world, probe, design, residual))
     shape = (world.n_contexts, world.n_parameters(receiver))
     mean, restricted, trace = np.zeros(shape), np.zeros(shape), np.zeros(shape[0])
@@ -174,13 +175,14 @@ def bias(
     -----
     Source: docs/theory.md, section 2 (PRP).
     """
+    design = Design.of(world, receiver=receiver, own=own, peers=peers)
+    check_rule_and_residual(world, probe, residual)
     rule = ratio_rule(probe)
     if rule is None:
         raise ValueError(
             f"{probe.kind} weights no rollout by a ratio; expected a rule with a ratio term, "
             "such as PRP"
         )
-    design = Design.of(world, receiver=receiver, own=own, peers=peers)
     uncapped = RatioRule(rule.kind, gated=rule.gated)
     exactly = RatioRule(gated=False)
     stages = np.zeros((4, world.n_contexts, world.n_parameters(receiver)))

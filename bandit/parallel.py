@@ -51,8 +51,8 @@ def checked_jobs(n_jobs: int, /) -> int:
     Raises
     ------
     ValueError
-        If it is 0 or no whole number.
+        If it is neither a whole number >= 1 nor -1.
     """
-    if not isinstance(n_jobs, int) or isinstance(n_jobs, bool) or n_jobs == 0:
+    if not isinstance(n_jobs, int) or isinstance(n_jobs, bool) or not (n_jobs >= 1 or n_jobs == -1):
         raise ValueError(f"n_jobs={n_jobs!r} is not allowed; expected a number >= 1, or -1")
     return n_jobs

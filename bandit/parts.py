@@ -140,6 +140,11 @@ class Part:
             return ones, ones
         ratios = log_ratio(probs[self.design.receiver], probs[peer])
         first, second = residual.weight_moments(rule, ratios, peer)
+        if np.isinf(np.where(probs[peer] > 0, first, 0.0)).any():
+            raise ValueError(
+                f"the mean weight of a rollout of policy {peer} overflows under this residual; "
+                "give the rule a cap, or a smaller mu or sigma"
+            )
         return first[self.contexts], second[self.contexts]
 
     def ideal_arms(self) -> list[Array]:
@@ -204,16 +209,20 @@ class Part:
             for block in blocks:
                 share = squares[:, route, at : at + block.shape[1]]
                 if share.any():
-                    total += (share[:, None, :] @ block)[:, 0]
+                    with np.errstate(over="ignore", invalid="ignore"):
+                        total += (share[:, None, :] @ block)[:, 0]
                 at += block.shape[1]
         return total
 
     def covariance_trace(self) -> Array:
         """``tr Cov(g)``, shape (X,)."""
-        trace = (self.within * squared_scores(self.probs, self.features)).sum(-1)
-        gram = self.scores @ self.scores.swapaxes(1, 2)
-        trace += (self.spread * gram).sum((1, 2))
-        return np.maximum(trace, 0.0)  # rounding can leave -1e-18 where nothing varies
+        with np.errstate(over="ignore", invalid="ignore"):
+            trace = (self.within * squared_scores(self.probs, self.features)).sum(-1)
+            gram = self.scores @ self.scores.swapaxes(1, 2)
+            trace += (self.spread * gram).sum((1, 2))
+        unbounded = ~np.isfinite(self.within).all(-1)  # E[w^2] overflows
+        # rounding can leave -1e-18 where nothing varies
+        return np.where(unbounded, np.inf, np.maximum(trace, 0.0))
 
     def covariance(self) -> Array:
         """``Cov(g)``, shape (X, D, D)."""

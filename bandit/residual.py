@@ -174,6 +174,12 @@ class Residual:
             else np.broadcast_to(np.True_, arms.shape)
         )
 
+    @property
+    def named(self) -> set[Any]:
+        """The peers that its mappings name."""
+        settings = (self.mu, self.sigma, self.drop, self.gate, self.samples)
+        return {peer for each in settings if isinstance(each, Mapping) for peer in each}
+
     def is_exact(self, peer: int, /) -> bool:
         """Whether a peer's log-ratios carry no error."""
         nothing = not (np.any(_of(self.mu, peer)) or np.any(_of(self.sigma, peer)))

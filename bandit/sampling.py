@@ -11,7 +11,7 @@ from functools import partial
 
 import numpy as np
 
-from bandit.design import Design, whole_number
+from bandit.design import Design, check_rule_and_residual, whole_number
 from bandit.execution import estimate, execute
 from bandit.moments import Moments
 from bandit.parallel import checked_jobs, mapped
@@ -71,7 +71,9 @@ def gradients(
         If a setting is out of range.
     """
     design = Design.of(world, receiver=receiver, own=own, peers=peers, redraws=redraws)
-    job = _Job(world, probe, design, residual, whole_number("n", n, 1), seed)
+    check_rule_and_residual(world, probe, residual)
+    n, seed = whole_number("n", n, 1), whole_number("seed", seed, 0)
+    job = _Job(world, probe, design, residual, n, seed)
     every = np.empty((n, world.n_contexts, world.n_parameters(design.receiver)))
     for chunk in range(job.chunks):
         job.estimates(chunk, out=every[job.span(chunk)])
@@ -120,7 +122,9 @@ def moments(
     At a time `chunk_size` estimates are held, by each process.
     """
     design = Design.of(world, receiver=receiver, own=own, peers=peers, redraws=redraws)
-    job = _Job(world, probe, design, residual, whole_number("n", n, 2), seed)
+    check_rule_and_residual(world, probe, residual)
+    n, seed = whole_number("n", n, 2), whole_number("seed", seed, 0)
+    job = _Job(world, probe, design, residual, n, seed)
     uphill = np.nan_to_num(world.log_success_gradient(design.receiver))
     first = job.estimates(0)
     origin = first[0].mean(0)

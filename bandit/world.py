@@ -150,7 +150,14 @@ class World:
                 )
             if not (np.isfinite(phi).all() and np.isfinite(theta).all()):
                 raise ValueError(f"features or parameters of policy {i} are not all finite numbers")
-        probs = np.stack([softmax(phi @ theta) for phi, theta in zip(phis, thetas, strict=True)])
+        with np.errstate(over="ignore", invalid="ignore"):
+            logits = [phi @ theta for phi, theta in zip(phis, thetas, strict=True)]
+        for i, each in enumerate(logits):
+            if not np.isfinite(each).all():
+                raise ValueError(
+                    f"logits of policy {i} overflow; make its features or parameters smaller"
+                )
+        probs = np.stack([softmax(each) for each in logits])
         _freeze(*phis, *thetas)
         world = cls.tabular(probs, rewards, weights, success_threshold)
         return replace(world, features=phis, parameters=thetas)
@@ -174,6 +181,8 @@ class World:
         ValueError
             If a value is no probability, or rewards do not take exactly two values.
         """
+        if self.wrong_verdict is not None:
+            raise ValueError("this world's verifier errs already; start from the world without")
         levels = np.unique(self.rewards)
         if len(levels) != 2 or self.success.all() or not self.success.any():
             raise ValueError(
@@ -190,9 +199,9 @@ class World:
 
     def with_policies(self, order: Sequence[int], /) -> "World":
         """Build this world with policies chosen and ordered by index; one may occur twice."""
-        chosen = [int(i) for i in order]
-        bad = [i for i in chosen if not 0 <= i < self.n_policies]
-        if bad or not chosen:
+        chosen = list(order)
+        known = set(range(self.n_policies))
+        if not chosen or any(isinstance(i, bool) or i not in known for i in chosen):
             raise ValueError(
                 f"got policies {chosen}; expected at least one of 0 to {self.n_policies - 1}"
             )

@@ -6,6 +6,7 @@ Source: docs/theory.md, sections 1, 4 and 5.
 import numpy as np
 from numpy.typing import ArrayLike
 
+from bandit.design import whole_number
 from bandit.probes.group import Array, Mask
 from bandit.world import World
 
@@ -53,6 +54,7 @@ def specialists(
     The first arm of each context is the success; failures share the rest evenly. A small `weak`
     is where a receiver's own groups are dead and only sharing can help.
     """
+    _check_counts(policies=policies, contexts_each=contexts_each, arms=arms)
     sound = policies >= 1 and contexts_each >= 1 and arms >= 2
     if not sound or not (0 <= weak <= 1 and 0 <= strong <= 1):
         raise ValueError(
@@ -76,6 +78,7 @@ def dead_groups(*, hardest: float = 1e-4, contexts: int = 4, arms: int = 16) -> 
     reaches the receiver, and where does it stop needing help?
     """
     _check_probability("hardest", hardest)
+    _check_counts(contexts=contexts, arms=arms)
     p = np.geomspace(0.1, max(hardest, 1e-300), contexts)
     return _with_success(np.stack([p, np.full(contexts, 0.3)]), arms, (0.5, 0.5))
 
@@ -185,10 +188,12 @@ def from_success(success: ArrayLike, /, *, arms: int = 16) -> World:
         Responses a prompt; >= 3.
     """
     table = np.asarray(success, dtype=np.float64)
-    if table.ndim != 2 or 0 in table.shape or not ((table >= 0) & (table <= 1)).all():
+    if table.ndim != 2 or 0 in table.shape:
         raise ValueError(
             f"success has shape {table.shape}; expected probabilities of shape (policies, prompts)"
         )
+    if not ((table >= 0) & (table <= 1)).all():
+        raise ValueError(f"success={table.tolist()} is not allowed; expected probabilities")
     if arms < 3:
         raise ValueError(f"arms={arms!r} is not allowed; expected at least 3")
     half = np.sqrt(MAX_SKEW)
@@ -216,6 +221,7 @@ def random_world(
     Every context has an arm of each reward level (as far as there are arms). Probabilities are
     Dirichlet draws, mixed with the uniform distribution until the bound holds.
     """
+    _check_counts(policies=policies, contexts=contexts, arms=arms)
     if max_ratio <= 1:
         raise ValueError(f"max_ratio={max_ratio!r} is not allowed; expected a number > 1")
     probs = rng.dirichlet(np.ones(arms), size=(policies, contexts))
@@ -261,6 +267,11 @@ def _geometric(arms: int, factor: float, /) -> Array:
     """Shares of `arms` arms, growing geometrically; the last is `factor` times the first."""
     shares = np.geomspace(1.0, factor, arms)
     return shares / shares.sum()
+
+
+def _check_counts(**counts: int) -> None:
+    for name, value in counts.items():
+        whole_number(name, value, 1)
 
 
 def _check_probability(name: str, value: float, /) -> None:

@@ -108,6 +108,9 @@ def study(
     jobs: Annotated[
         int, typer.Option(min=1, help="Processes for a study file; results do not depend on it.")
     ] = 1,
+    prune: Annotated[
+        bool, typer.Option("--prune", help="Remove a study file's parts of other settings.")
+    ] = False,
 ) -> None:
     """Draw the stability-support plane of a grid, or of a run's regime (no torch needed).
 
@@ -123,7 +126,7 @@ def study(
         draw(loaded, output or loaded.folder / "study", console=console)
         return
     folder = output or loaded.folder
-    sweep(loaded, folder, n_jobs=jobs, console=console)
+    sweep(loaded, folder, n_jobs=jobs, prune=prune, console=console)
     console.print(f"study written to {folder}; open {folder / 'index.html'}", soft_wrap=True)
 
 
@@ -230,16 +233,21 @@ def set_environment() -> None:
 
 
 def main(arguments: list[str] | None = None) -> Any:
-    """Entry point: run a command; errors of input and of runs become one message."""
+    """Entry point: run a command; errors of input, of runs and of memory become one message."""
     try:
         return app(arguments, standalone_mode=True)
     except (InputError, RunError) as error:
-        Console(stderr=True).print(f"mrl: {error}", markup=False, highlight=False, soft_wrap=True)
+        _complain(str(error))
         sys.exit(error.exit_code)
+    except MemoryError as error:
+        # only numpy says what it could not have
+        _complain(f"out of memory: {str(error) or 'an allocation failed'}; use smaller sizes")
+        sys.exit(RunError.exit_code)
     except SystemExit as end:
         if end.code == 130:  # what an interrupt became
-            Console(stderr=True).print(
-                "mrl: stopped; continue a run with --resume, a study with the same command",
-                markup=False,
-            )
+            _complain("stopped; continue a run with --resume, a study with the same command")
         raise
+
+
+def _complain(message: str, /) -> None:
+    Console(stderr=True).print(f"mrl: {message}", markup=False, highlight=False, soft_wrap=True)

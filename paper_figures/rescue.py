@@ -118,12 +118,8 @@ def caption(frame: pd.DataFrame, /) -> str:
     frame : DataFrame
         As returned by `compute`.
     """
-    groups = frame.groupby("own")
-    halves = []
-    for own, part in groups:
-        faded = part[part["rescue_probability"] <= part["rescue_probability"].iloc[0] / 2]
-        where = f"p = {faded['p'].min():.2g}" if not faded.empty else "no p drawn"
-        halves.append(f"{where} (G = {own})")
+    # rho is (1 - p)^G times what does not depend on p
+    halves = [f"p = {1 - 0.5 ** (1 / own):.3f} (G = {own})" for own in frame["own"].unique()]
     low = frame[frame["p"] == frame["p"].min()]
     turn = frame[frame["support_gain"] < 0]
     negative = (
@@ -138,5 +134,6 @@ def caption(frame: pd.DataFrame, /) -> str:
         f"{low['rescue_probability'].max():.2g}, gains U = {low['support_gain'].min():.3g} to "
         f"{low['support_gain'].max():.3g} and raises E|g|^2 by at most "
         f"{frame['extra_moment'].max():.2g}. All three fall as the receiver learns, the sooner "
-        f"the larger its group: the rescue is at half its rate by {', '.join(halves)}.{negative}"
+        f"the larger its group: the rescue is at half its rate of p = 0 by {', '.join(halves)}."
+        f"{negative}"
     )

@@ -2,13 +2,15 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from bandit.probes.advantage import AdvantageRule
 from bandit.probes.credit import Credit
 from bandit.probes.group import Array, Group
+
+RECORDS = frozenset({"rollout", "group_stats", "success"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +41,17 @@ class Probe(AdvantageRule):
     pools_peers: ClassVar[bool] = False
     claims_support: ClassVar[bool] = False
 
+    def __init_subclass__(cls, **settings: Any) -> None:
+        """Check what a rule declares; without a `kind` it is called after its class."""
+        super().__init_subclass__(**settings)
+        if not hasattr(cls, "kind"):
+            cls.kind = cls.__name__.lower()
+        if not isinstance(cls.needs, frozenset | set) or not cls.needs <= RECORDS:
+            raise TypeError(
+                f"{cls.__name__}.needs is {cls.needs!r}; expected a frozenset of names out of "
+                f"{sorted(RECORDS)}"
+            )
+
     def credit(self, group: Group, rng: np.random.Generator | None = None, /) -> Credit:
         """What each rollout of `group` is worth to the receiver.
 
@@ -66,7 +79,21 @@ class Probe(AdvantageRule):
         credit : Credit
             The credit of that outcome.
         """
-        yield np.ones(group.batch_shape), self.credit(group)
+        never: Any = _NeverDraws(type(self).__name__)
+        yield np.ones(group.batch_shape), self.credit(group, never)
+
+
+class _NeverDraws:
+    """Stands for a generator where a rule must not draw."""
+
+    def __init__(self, rule: str) -> None:
+        self._rule = rule
+
+    def __getattr__(self, name: str) -> Any:
+        raise ValueError(
+            f"{self._rule} draws random numbers in credit, so its credit has more than one "
+            "outcome; give it `outcomes` as well, which lists them with their probabilities"
+        )
 
 
 def peer_zeros(group: Group, /) -> Array:

@@ -121,9 +121,9 @@ LAWS: tuple[Law, ...] = (
 def check_rule(
     probe: Probe,
     /,
-    laws: Iterable[str | Law] | None = None,
+    laws: str | Law | Iterable[str | Law] | None = None,
     *,
-    without: Iterable[str] = (),
+    without: str | Iterable[str] = (),
     examples: int = 60,
     seed: int = 0,
 ) -> None:
@@ -133,10 +133,10 @@ def check_rule(
     ----------
     probe : Probe
         The rule, with the settings it is to be tested at.
-    laws : iterable of str or Law, optional
+    laws : str or Law, or iterable of such, optional
         More laws that the rule is to keep: names of `LAWS` with ``when="asked"``, or laws of your
         own.
-    without : iterable of str
+    without : str or iterable of str
         Names of laws that the rule is not meant to keep.
     examples : int
         Groups tried for each law; a tenth as many worlds, but at least one.
@@ -154,8 +154,10 @@ def check_rule(
     """
     if not isinstance(probe, Probe):
         raise TypeError(f"got {probe!r}; expected a rule, an instance of a subclass of Probe")
-    if examples < 1:
+    if not isinstance(examples, int) or examples < 1:
         raise ValueError(f"examples={examples!r} is not allowed; expected a whole number >= 1")
+    laws = [laws] if isinstance(laws, str | Law) else laws
+    without = [without] if isinstance(without, str) else without
     asked = {law if isinstance(law, str) else law.name: law for law in laws or ()}
     left_out = set(without)
     known = {law.name: law for law in LAWS}

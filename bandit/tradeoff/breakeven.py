@@ -273,4 +273,6 @@ def _row(
 
 
 def _count(extra: float, most: int, /) -> str:
+    if math.isnan(extra):
+        return "an undefined number of"
     return f"more than {most}" if math.isinf(extra) else f"{extra:.3g}"

@@ -52,24 +52,33 @@ def settings(
     dict of {label: Probe}
         What `frontier`, `recommend` and `plane` take.
     """
+    for name, values in (("weights", weights), ("caps", caps), ("peer_shares", peer_shares)):
+        if not isinstance(values, Sequence | np.ndarray):
+            raise ValueError(f"{name}={values!r} is not allowed; expected a sequence of numbers")
     rule: dict[str, Any] = {"scale": scale, "ddof": ddof, "eps": eps}
-    grid: dict[str, Probe] = {"GRPO": GRPO(**rule)}
+    rows: list[tuple[str, Probe]] = [("GRPO", GRPO(**rule))]
     for share in peer_shares:
-        name = "XGRPO, pooled" if share is None else f"XGRPO, share {share:g}"
-        grid[name] = XGRPO(peer_share=share, **rule)
+        name = "XGRPO, pooled" if share is None else f"XGRPO, share {share:.6g}"
+        rows.append((name, XGRPO(peer_share=share, **rule)))
     for cap in caps:
-        grid["PRP, no cap" if cap == math.inf else f"PRP, cap {cap:g}"] = PRP(cap=cap, **rule)
+        name = "PRP, no cap" if cap == math.inf else f"PRP, cap {cap:.6g}"
+        rows.append((name, PRP(cap=cap, **rule)))
     if unweighted:
-        grid["PRP, no ratio"] = PRP(ratio="none", **rule)
-    for weight in weights:
-        grid[f"SGT, weight {weight:g}"] = SGT(weight=weight, **rule)
+        rows.append(("PRP, no ratio", PRP(ratio="none", **rule)))
+    rows += [(f"SGT, weight {weight:.6g}", SGT(weight=weight, **rule)) for weight in weights]
+    grid = dict(rows)
+    if len(grid) < len(rows):
+        raise ValueError(
+            f"weights, caps or peer_shares hold a value twice, to six digits; got weights={weights}"
+            f", caps={caps}, peer_shares={peer_shares}"
+        )
     return grid
 
 
 def frontier(
     world: World,
-    probes: Mapping[str, Probe] | None = None,
     /,
+    probes: Mapping[str, Probe] | None = None,
     *,
     receiver: int = 0,
     own: int | Sequence[int] = 8,
@@ -179,4 +188,4 @@ def _describe(probe: Probe, design: Design, /) -> dict[str, Any]:
 
 
 def _several(sizes: Any, /) -> list[Any]:
-    return [sizes] if isinstance(sizes, int | np.integer | Mapping) else list(sizes)
+    return list(sizes) if isinstance(sizes, Sequence | np.ndarray) else [sizes]

@@ -7,19 +7,19 @@ import html
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from numbers import Real
 
 import pandas as pd
 
 from bandit.design import Design
 from bandit.probes import GRPO, Probe
+from bandit.probes._checks import is_real
 from bandit.residual import NO_RESIDUAL, Residual
 from bandit.tradeoff.breakeven import more_own_gain
 from bandit.tradeoff.frontier import frontier, non_dominated, settings
 from bandit.tradeoff.plane import grpo_like, weighted_mean
 from bandit.world import World
 
-SAME, MORE = "GRPO, G own", "GRPO, G+M own"
+SAME, MORE = "GRPO, G own", "GRPO, M more own"
 SHOWN = ("stability_cost", "support_gain", "bias_cosine", "error")
 TOLERANCE = 1e-9
 
@@ -75,14 +75,15 @@ class Recommendation:
 
 def recommend(
     world: World,
+    /,
     max_stability_cost: float,
     probes: Mapping[str, Probe] | None = None,
-    /,
     *,
     receiver: int = 0,
     own: int = 8,
     peers: int | Mapping[int, int] = 8,
     residual: Residual = NO_RESIDUAL,
+    min_cosine: float = -1.0,
 ) -> Recommendation:
     """Choose the setting with the largest support gain whose stability cost stays within a bound.
 
@@ -98,6 +99,10 @@ def recommend(
         Sharing settings to choose from; default: those of `bandit.tradeoff.settings`.
     receiver, own, peers, residual
         As in `bandit.exact.moments`.
+    min_cosine : float
+        Bound on the bias: the population's cosine to the true gradient. The default asks for none;
+        the gain alone may choose a rule that is biased, and the reason says when its error is above
+        GRPO's.
 
     Returns
     -------
@@ -118,10 +123,13 @@ def recommend(
     (`bandit.tradeoff.breakeven.more_own_gain`); a control over the bound does not count. Of equal
     gains the cheapest is taken.
     """
-    if not (isinstance(max_stability_cost, Real) and max_stability_cost >= 0):
-        raise ValueError(
-            f"max_stability_cost={max_stability_cost!r} is not allowed; expected a number >= 0"
-        )
+    for name, value, sound in (
+        ("max_stability_cost", max_stability_cost, is_real(max_stability_cost)),
+        ("min_cosine", min_cosine, is_real(min_cosine) and -1 <= min_cosine <= 1),
+    ):
+        least = "a number >= 0" if name == "max_stability_cost" else "a number in [-1, 1]"
+        if not sound or (name == "max_stability_cost" and value < 0):
+            raise ValueError(f"{name}={value!r} is not allowed; expected {least}")
     every = settings() if probes is None else probes
     shared = {label: probe for label, probe in every.items() if probe.needs}
     rule = _common_rule(shared)
@@ -134,16 +142,18 @@ def recommend(
     considered["on_frontier"] = non_dominated(
         considered["stability_cost"], considered["support_gain"]
     )
-    considered["fits"] = considered["stability_cost"] <= max_stability_cost
+    considered["fits"] = (considered["stability_cost"] <= max_stability_cost) & (
+        considered["bias_cosine"].fillna(1.0) >= min_cosine
+    )
     considered = considered.sort_values(
         ["support_gain", "stability_cost"], ascending=[False, True], kind="stable"
     ).reset_index(drop=True)
     chosen = _choose(considered, max_stability_cost, design)
-    mine = considered.set_index("label").loc[chosen]
+    by_label = considered.set_index("label").to_dict("index")
+    mine = by_label[chosen]
     figures = {"max_stability_cost": float(max_stability_cost)}
     for suffix, label in (("", chosen), ("_same", SAME), ("_more", MORE)):
-        row = considered.set_index("label").loc[label]
-        figures |= {f"{name}{suffix}": float(row[name]) for name in SHOWN}
+        figures |= {f"{name}{suffix}": float(by_label[label][name]) for name in SHOWN}
     return Recommendation(
         probe=rule if mine["control"] else shared[chosen],
         own=int(mine["own"]),
@@ -188,9 +198,9 @@ def _choose(considered: pd.DataFrame, bound: float, design: Design, /) -> str:
     if fitting.empty:
         least = considered.sort_values("stability_cost").iloc[0]
         raise ValueError(
-            f"max_stability_cost={bound!r} is below every setting's; the smallest stability cost "
-            f"is {least['stability_cost']:.6g}, of {least['label']!r}; raise the bound, or give "
-            f"more own rollouts than own={design.own}"
+            f"no setting keeps within max_stability_cost={bound!r} and min_cosine; the smallest "
+            f"stability cost is {least['stability_cost']:.6g}, of {least['label']!r}; raise the "
+            f"bound, lower min_cosine, or give more own rollouts than own={design.own}"
         )
     measured = fitting[fitting["support_gain"].notna()]
     if measured.empty:
@@ -218,7 +228,10 @@ def _reason(
         first = f"No sharing setting beats GRPO {limit}: "
         if fitting.empty:
             least = shared.sort_values("stability_cost").iloc[0]
-            first += f"the cheapest, {least['label']}, costs {least['stability_cost']:.3g}."
+            first += (
+                f"the cheapest, {least['label']}, costs {least['stability_cost']:.3g}, with cosine "
+                f"{_known(least['bias_cosine'])}."
+            )
         else:
             best = fitting.iloc[0]
             first += f"the best of them, {best['label']}, gains {best['support_gain']:.3g}."
@@ -240,8 +253,18 @@ def _reason(
         f"{design.rollouts} own rollouts it {state('_more')}. Cosine to the true gradient "
         f"{_known(figures['bias_cosine'])} (GRPO {_known(figures['bias_cosine_same'])}), error at "
         f"the best learning rate {_known(figures['error'])} (GRPO {_known(figures['error_same'])} "
-        f"with G, {_known(figures['error_more'])} with G+M)."
+        f"with G, {_known(figures['error_more'])} with G+M).{_caution(figures)}"
     )
+
+
+def _caution(figures: Mapping[str, float], /) -> str:
+    """Say so where the choice is a worse estimate than not sharing."""
+    if figures["error"] > figures["error_same"] * (1 + TOLERANCE):
+        return (
+            " Its error is above GRPO's with the same own group: the gain is paid for with bias or "
+            "noise; min_cosine bounds the bias."
+        )
+    return ""
 
 
 def _known(value: float, /) -> str:

@@ -98,6 +98,8 @@ class ExampleWorld(Section):
         missing = [key for key, default in known.items() if default is inspect.Parameter.empty]
         if lacking := [key for key in missing if key not in self.params]:
             raise ValueError(f"world {self.name!r} needs the parameters {lacking}")
+        for key, value in self.params.items():
+            _check_numbers(key, value)
         return self
 
     def variants(self) -> list[Variant]:
@@ -258,6 +260,8 @@ class StudyConfig(Section):
     max_stability_cost: float | None = Field(None, gt=0)
     """Bound on the stability cost within which the page recommends a setting; null: none asked
     for."""
+    min_cosine: float = Field(-1.0, ge=-1, le=1)
+    """Least cosine to the true gradient of what the page recommends; -1: any bias will do."""
     max_figures: int = Field(12, ge=0)
     """Figures drawn at most, the first of every kind first; the page says how many it leaves
     out."""
@@ -360,6 +364,20 @@ def _depth(value: Any, /) -> int:
     if not isinstance(value, list | tuple):
         return 0
     return 1 + (_depth(value[0]) if value else 0)
+
+
+def _check_numbers(name: str, value: Any, /) -> None:
+    """Refuse whatever is no number, however deep in lists."""
+    if isinstance(value, list | tuple):
+        for one in value:
+            _check_numbers(name, one)
+    elif isinstance(value, str):
+        raise ValueError(
+            f"{name}: got the text {value!r}; expected a number (YAML reads 1e-3 as text: write "
+            "1.0e-3)"
+        )
+    elif isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError(f"{name}: got {value!r}; expected a number")
 
 
 def _short(value: Any, /) -> str:

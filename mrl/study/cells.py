@@ -130,7 +130,12 @@ def _recommended(cell: Cell, /) -> pd.DataFrame:
     row: dict[str, Any] = {"rule": None, "probe": None, "use_own": 0, "use_peers": 0}
     try:
         found = tradeoff.recommend(
-            cell.world.value, bound, rules, receiver=cell.receiver, **cell.sizes
+            cell.world.value,
+            bound,
+            rules,
+            receiver=cell.receiver,
+            min_cosine=cell.settings["min_cosine"],
+            **cell.sizes,
         )
     except ValueError as refusal:
         return pd.DataFrame([{**row, "reason": str(refusal)}]).astype(TEXT)

@@ -149,7 +149,11 @@ def _recommended(study: StudyConfig, /) -> Iterator[Cell]:
     if study.max_stability_cost is None:
         return
     rules = {label: probe_to_config(probe) for label, probe in study.probes.items()}
-    settings = {"max_stability_cost": study.max_stability_cost, "rules": rules}
+    settings = {
+        "max_stability_cost": study.max_stability_cost,
+        "min_cosine": study.min_cosine,
+        "rules": rules,
+    }
     for world, own, peers, residual in _grid(study):
         for receiver in study.receivers_of(world.value):
             yield Cell("recommendation", world, None, own, peers, receiver, residual, settings)

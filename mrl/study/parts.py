@@ -1,12 +1,14 @@
 """Finished cells on disk: one parquet file a cell, whole or not there.
 
 A part is written aside and renamed, so a study that is killed at any moment leaves only parts that
-are complete, and the same command goes on from there.
+are complete, and the same command goes on from there. One process at a time writes to a folder.
 """
 
 import os
 import re
-from collections.abc import Iterable
+import sqlite3
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,12 +42,44 @@ class Parts:
             folder.mkdir(parents=True, exist_ok=True)
             probe = folder / ".writable"
             probe.touch()
-            probe.unlink()
+            probe.unlink(missing_ok=True)  # another study may be at the same
         except OSError as error:
             raise InputError(
                 f"cannot write to {folder}: {error.strerror}; give a folder with -o"
             ) from None
         return cls(folder)
+
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """Keep other studies out of the folder for as long as the context lasts.
+
+        The lock is an exclusive transaction of SQLite, which every system knows and which ends with
+        the process, however that ends; the file that it is held on stays.
+
+        Raises
+        ------
+        InputError
+            If another study holds it, or the file system knows no locks.
+        """
+        output = self.folder.parent
+        file = self.folder / ".lock"
+        with ExitStack() as stack:
+            try:
+                held = sqlite3.connect(file, timeout=0, isolation_level=None)
+                stack.enter_context(closing(held))
+                held.execute("BEGIN EXCLUSIVE")
+            except sqlite3.Error as error:
+                # the primary code is in the low byte
+                if error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY:
+                    raise InputError(
+                        f"another study writes to {output}; wait for it, or give another folder "
+                        "with -o"
+                    ) from None
+                raise InputError(
+                    f"cannot lock {file}: {error}; remove it if it is damaged, or give another "
+                    "folder with -o"
+                ) from None
+            yield
 
     def path(self, key: str, /) -> Path:
         """File of the cell with that key."""
@@ -62,14 +96,18 @@ class Parts:
         """Store the rows of a cell."""
         write_table(self.path(key), frame)
 
-    def stale(self, keys: Iterable[str], /) -> list[Path]:
-        """Parts of no cell in `keys`, and what killed processes left behind."""
+    def others(self, keys: Iterable[str], /) -> list[Path]:
+        """Parts of no cell in `keys`."""
         wanted = {self.path(key).name for key in keys}
         return sorted(
             path
             for path in self.folder.iterdir()
-            if ASIDE.fullmatch(path.name) or (PART.fullmatch(path.name) and path.name not in wanted)
+            if PART.fullmatch(path.name) and path.name not in wanted
         )
+
+    def unfinished(self) -> list[Path]:
+        """Half-written files that killed processes left behind."""
+        return sorted(path for path in self.folder.iterdir() if ASIDE.fullmatch(path.name))
 
 
 def write_table(path: Path, frame: pd.DataFrame, /) -> None:

@@ -19,7 +19,13 @@ from mrl.study.pictures import write_pictures
 
 
 def sweep(
-    study: StudyConfig, output: Path, /, *, n_jobs: int = 1, console: Console | None = None
+    study: StudyConfig,
+    output: Path,
+    /,
+    *,
+    n_jobs: int = 1,
+    prune: bool = False,
+    console: Console | None = None,
 ) -> Results:
     """Compute a study, or what is missing of it, and write tables, figures and a page.
 
@@ -31,9 +37,11 @@ def sweep(
         Folder; gets ``plane.parquet`` and ``population.parquet``, where asked for
         ``dynamics.parquet`` and ``recommendations.parquet``, ``figures/``, ``index.html``,
         ``study.yaml`` (all settings) and ``parts/``, one file for each finished cell. Parts of
-        equal settings are used again, others are removed at the end.
+        equal settings are used again. One study at a time writes to a folder.
     n_jobs : int
         Processes; no result depends on it.
+    prune : bool
+        Remove parts of other settings at the end; default: keep them.
     console : rich.console.Console, optional
         Where progress and messages are printed; default: nowhere.
 
@@ -45,15 +53,17 @@ def sweep(
     Raises
     ------
     InputError
-        If the theory refuses a cell's settings, or `output` cannot be written.
+        If the theory refuses a cell's settings, `output` cannot be written, or another study
+        writes to it.
     """
     console = console or Console(quiet=True)
     parts = Parts.open(output / "parts")
-    cells = cells_of(study)
-    rows = _compute(cells, parts, n_jobs, console)
-    results = assemble(cells, rows)
-    _write(study, results, output, n_jobs)
-    _tidy(parts, cells, console)
+    with parts.lock():
+        cells = cells_of(study)
+        rows = _compute(cells, parts, n_jobs, console)
+        results = assemble(cells, rows)
+        _write(study, results, output, n_jobs)
+        _tidy(parts, cells, prune, console)
     return results
 
 
@@ -108,9 +118,15 @@ def _write(study: StudyConfig, results: Results, output: Path, n_jobs: int, /) -
     write_page(study, results, pictures, output / "index.html")
 
 
-def _tidy(parts: Parts, cells: Sequence[Cell], console: Console, /) -> None:
-    stale = parts.stale(cell.key for cell in cells)
-    for path in stale:
+def _tidy(parts: Parts, cells: Sequence[Cell], prune: bool, console: Console, /) -> None:
+    others = parts.others(cell.key for cell in cells)
+    for path in [*parts.unfinished(), *(others if prune else [])]:
         path.unlink(missing_ok=True)
-    if stale:
-        console.print(f"removed {len(stale)} parts of other settings from {parts.folder}")
+    if others:
+        count = f"{len(others)} {'part' if len(others) == 1 else 'parts'} of other settings"
+        console.print(
+            f"removed {count} from {parts.folder}"
+            if prune
+            else f"kept {count} in {parts.folder}; --prune removes them",
+            soft_wrap=True,
+        )

@@ -50,7 +50,16 @@ WORLDS = {make.__name__: make for make in (tabular, graded, linear, erring)}
 
 def mismatch(world: World) -> Residual:
     by_arm = np.random.default_rng(5).uniform(0.0, 0.4, world.rewards.shape)
-    return Residual(mu={1: -0.1, 2: 0.1}, sigma={1: 0.2}, drop={1: by_arm, 2: 0.2}, gate=0.15)
+    settings = {
+        "mu": {1: -0.1, 2: 0.1},
+        "sigma": {1: 0.2},
+        "drop": {1: by_arm, 2: 0.2},
+    }
+    present = {
+        name: {j: value for j, value in by_peer.items() if j < world.n_policies}
+        for name, by_peer in settings.items()
+    }
+    return Residual(**present, gate=0.15)
 
 
 def assert_agrees(simulated, computed):

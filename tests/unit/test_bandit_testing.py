@@ -569,3 +569,9 @@ def test_without_hypothesis_the_way_out_is_named(strategy, monkeypatch):
     monkeypatch.setitem(sys.modules, "hypothesis", None)
     with pytest.raises(ImportError, match=r"pip install 'mutual-rl\[testing\]'"):
         strategy()
+
+
+def test_laws_may_be_named_one_by_one():
+    check_rule(GRPO(), "own scores", without="dead groups", examples=5)
+    with pytest.raises(ValueError, match=r"no law \['no such'\]"):
+        check_rule(GRPO(), "no such")

@@ -139,6 +139,8 @@ def test_a_world_from_success_probabilities_has_them():
     ratios = world.probs[:, None] / world.probs[None]
     masses = world.success_probability[:, None] / world.success_probability[None]
     assert (ratios[..., :2] <= worlds.MAX_SKEW * masses[..., None] * (1 + 1e-12)).all()
-    for wrong in ([0.1, 0.2], [[1.2]], []):
+    for wrong in ([0.1, 0.2], []):
         with pytest.raises(ValueError, match="success has shape"):
             worlds.from_success(wrong)
+    with pytest.raises(ValueError, match=r"success=\[\[1.2\]\] is not allowed"):
+        worlds.from_success([[1.2]])

@@ -297,6 +297,17 @@ def test_the_rescues_caption_tells_of_negative_gains_only_if_there_are_any(rescu
     assert "negative" not in rescue.caption(rescues[rescues["support_gain"] >= 0])
 
 
+def test_the_rescues_caption_says_exactly_where_half_of_it_is_left():
+    sweep = rescue.Sweep((0.01, 0.5), (4, 8, 16), peers=4)
+    words = rescue.caption(rescue.compute(sweep))
+    assert "p = 0.159 (G = 4), p = 0.083 (G = 8), p = 0.042 (G = 16)" in words
+    for own in sweep.own:
+        none, half = rescue.compute(rescue.Sweep((0.0, 1 - 0.5 ** (1 / own)), (own,), peers=4))[
+            "rescue_probability"
+        ]
+        assert half == pytest.approx(none / 2, rel=1e-12)
+
+
 def test_rescues_are_drawn_at_their_figures(rescues):
     figure = rescue.plot(rescues)
     for panel, column in enumerate(("flow", "support_gain", "extra_moment")):

@@ -215,3 +215,12 @@ def test_constraints_allow_what_is_required():
     for requirement in map(Requirement, wanted):
         pin = pins[re.sub(r"[-_.]+", "-", requirement.name).lower()]
         assert requirement.specifier.contains(pin), f"{requirement} against {pin}"
+
+
+def test_the_readmes_first_snippet_runs(tmp_path, monkeypatch, capsys):
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    (snippet,) = (block for block in blocks if "plots.plane(frame)" in block)
+    monkeypatch.chdir(tmp_path)
+    exec(compile(snippet, "README.md", "exec"), {})  # noqa: S102
+    assert (tmp_path / "plane.svg").stat().st_size > 0
+    assert "more own rollouts in support gain" in capsys.readouterr().out

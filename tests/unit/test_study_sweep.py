@@ -4,6 +4,7 @@ import json
 import os
 import re
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -20,6 +21,7 @@ from rich.console import Console
 
 from bandit import World, exact, tradeoff, worlds
 from bandit.probes import PRP, SGT, probe_from_config
+from bandit.tradeoff.recommendation import MORE
 from mrl import config
 from mrl.cli import main
 from mrl.config import StudyConfig, parse_study
@@ -203,31 +205,154 @@ def test_a_killed_process_leaves_a_study_that_can_go_on(
     assert run(cut, **settings) == whole
     again = {name: (cut / "parts" / name).stat().st_mtime_ns for name in done}
     assert again == done
-    assert not list(cut.glob("parts/.*"))
+    assert {path.name for path in cut.glob("parts/.*")} == {".lock"}
 
 
-def test_changed_settings_are_computed_anew_and_old_parts_removed(tmp_path: Path) -> None:
-    console = Console(record=True, width=200, file=open(os.devnull, "w"))  # noqa: SIM115
-    with console.file:
-        sweep(study_of(), tmp_path)
-        before = set(os.listdir(tmp_path / "parts"))
-        (tmp_path / "parts" / "notes.txt").write_text("mine")
-        changed = study_of(own=[3], rules={"SGT": {"kind": "sgt", "weight": [0.1, 0.5]}})
-        sweep(changed, tmp_path, console=console)
-    after = set(os.listdir(tmp_path / "parts"))
-    assert after == {f"{c.key}.parquet" for c in cells_of(changed)} | {"notes.txt"}
-    printed = console.export_text()
+def test_changed_settings_are_computed_anew_and_old_parts_kept_until_asked(tmp_path: Path) -> None:
+    changed = study_of(own=[3], rules={"SGT": {"kind": "sgt", "weight": [0.1, 0.5]}})
+    wanted = {f"{cell.key}.parquet" for cell in cells_of(changed)}
+    printed = []
+
+    def parts_after(study: StudyConfig, **options: Any) -> set[str]:
+        with open(os.devnull, "w") as nowhere:
+            console = Console(record=True, width=200, file=nowhere)
+            sweep(study, tmp_path, console=console, **options)
+        printed.append(console.export_text())
+        return set(os.listdir(tmp_path / "parts"))
+
+    before = parts_after(study_of())
+    (tmp_path / "parts" / "notes.txt").write_text("mine")
+    old = before - wanted - {".lock"}
+    assert parts_after(changed) == before | wanted | {"notes.txt"}
+    assert parts_after(changed, prune=True) == wanted | {"notes.txt", ".lock"}
+    parts_after(changed, prune=True)
+    first, kept, removed, nothing = printed
+    assert "other settings" not in first + nothing
     # SGT at weight 0.1 and the controls, in each of 4 worlds at G = 3
-    assert "8 of 12 cells are there from before" in printed
-    assert f"removed {len(before - after)} parts of other settings" in printed
+    assert "8 of 12 cells are there from before" in kept
+    assert kept.count(f"kept {len(old)} parts of other settings") == 1
+    assert "--prune removes them" in kept
+    assert f"removed {len(old)} parts of other settings" in removed
     assert written(tmp_path) == run(
         tmp_path.with_name("fresh"), own=[3], rules=changed.model_dump()["rules"]
     )
 
 
+def test_prune_is_an_option_of_the_command(study_file: Callable[..., Path], tmp_path: Path) -> None:
+    path, output = str(study_file(own=2)), tmp_path / "out"
+
+    def parts_after(*arguments: str) -> int:
+        with pytest.raises(SystemExit) as end:
+            main(["study", path, *arguments, "-o", str(output)])
+        assert not end.value.code
+        return len(list(output.glob("parts/*.parquet")))
+
+    assert parts_after("peers=3") == 16
+    assert parts_after("peers=2") > 16
+    assert parts_after("peers=2", "--prune") == 16
+
+
+HOLDS = """
+import sys
+from pathlib import Path
+from mrl.study.parts import Parts
+
+with Parts.open(Path(sys.argv[1])).lock():
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_a_second_study_in_a_folder_is_refused_until_the_first_ends_or_dies(
+    study_file: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "out"
+    command = [sys.executable, "-c", HOLDS, str(output / "parts")]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, cwd=ROOT, stdin=pipe, stdout=pipe, text=True) as first:
+        try:
+            assert first.stdout is not None
+            assert first.stdout.readline() == "held\n"
+            with pytest.raises(SystemExit) as end:
+                main(["study", str(study_file(own=2)), "-o", str(output)])
+        finally:
+            first.kill()
+    assert end.value.code == 2
+    assert capsys.readouterr().err == (
+        f"mrl: another study writes to {output}; wait for it, or give another folder with -o\n"
+    )
+    assert not written(output)
+    assert not list(output.glob("parts/*.parquet"))
+    assert "plane.parquet" in run(output, own=2)
+
+
+def test_the_folder_is_locked_while_a_study_writes_and_free_after_it_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def meets_another(cell: Any) -> pd.DataFrame:
+        sweep(study_of(own=3), tmp_path)
+        return compute(cell)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(running, "compute", meets_another)
+        with pytest.raises(InputError, match="another study writes to"):
+            sweep(study_of(own=2), tmp_path)
+    sweep(study_of(own=2), tmp_path)
+
+
+def test_errors_of_sqlite_in_a_study_are_not_taken_for_the_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(cell: Any) -> pd.DataFrame:
+        raise sqlite3.OperationalError("database is locked")
+
+    monkeypatch.setattr(running, "compute", fails)
+    with pytest.raises(sqlite3.OperationalError):
+        sweep(study_of(), tmp_path)
+
+
+def test_a_damaged_lock_is_named(tmp_path: Path) -> None:
+    (tmp_path / "parts").mkdir()
+    (tmp_path / "parts" / ".lock").write_bytes(b"no database" * 200)
+    with pytest.raises(InputError, match=r"cannot lock .*\.lock: .*remove it if it is damaged"):
+        sweep(study_of(), tmp_path)
+
+
+def without_a_word() -> None:
+    raise MemoryError
+
+
+@pytest.mark.parametrize(
+    ("raised", "said"),
+    [
+        (lambda: np.empty(1 << 58), "Unable to allocate 2.00 EiB for an array with shape"),
+        (without_a_word, "an allocation failed"),
+    ],
+)
+def test_too_little_memory_is_one_message(
+    raised: Callable[[], Any],
+    said: str,
+    study_file: Callable[..., Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def needs_too_much(cell: Any) -> Any:
+        return raised()
+
+    monkeypatch.setattr(running, "compute", needs_too_much)
+    with pytest.raises(SystemExit) as end:
+        main(["study", str(study_file()), "-o", str(tmp_path / "out")])
+    assert end.value.code == 1
+    error = capsys.readouterr().err
+    assert error.startswith(f"mrl: out of memory: {said}")
+    assert error.endswith("; use smaller sizes\n")
+    assert error.count("\n") == 1
+
+
 def test_a_damaged_part_is_computed_again(tmp_path: Path) -> None:
     whole = run(tmp_path)
-    parts = sorted((tmp_path / "parts").iterdir())
+    parts = sorted((tmp_path / "parts").glob("*.parquet"))
     parts[0].write_bytes(parts[0].read_bytes()[:100])
     parts[1].write_bytes(b"")
     assert run(tmp_path) == whole
@@ -331,7 +456,10 @@ def test_recommendations_stay_within_the_bound_and_say_why(tmp_path: Path) -> No
     assert (merged["stability_cost"] <= 0.05).all()
     assert {type(probe_from_config(json.loads(text))) for text in table["probe"]} >= {SGT}
     assert table["reason"].str.contains("stability cost").all()
-    assert "Recommendations" in (tmp_path / "index.html").read_text(encoding="utf-8")
+    page = (tmp_path / "index.html").read_text(encoding="utf-8")
+    assert "Recommendations" in page
+    assert f"The control {tradeoff.CONTROLS[0]} has support gain 0 by definition" in page
+    assert f"under the name {MORE}, and credit these" in page
     refused = sweep(study_of(max_stability_cost=1e-9), tmp_path).recommendations
     assert refused is not None
     assert refused["rule"].isna().all()
@@ -410,6 +538,15 @@ def test_a_study_survives_a_round_trip() -> None:
         ),
         ("worlds.rare.params={}", r"worlds\.rare.*needs the parameters \['p'\]"),
         ("worlds.rare.params.p=2", r"worlds\.rare: got p=2"),
+        *(
+            (
+                f"worlds.rare.params.{value}",
+                r"worlds\.rare.*: p: got the text '1e-3'; expected a number "
+                r"\(YAML reads 1e-3 as text: write 1\.0e-3\)",
+            )
+            for value in ("p=1e-3", "p=[0.1, 1e-3]")
+        ),
+        ("worlds.rare.params.p=null", r"worlds\.rare.*: p: got None; expected a number"),
         ("worlds.pair.success=[[2]]", r"worlds\.pair.*less than or equal to 1"),
         ("rules.SGT.wieght=1", r"rules\.SGT: probe 'sgt' has no setting 'wieght'.*'weight'"),
         ("rules.SGT.weight=[]", r"rules\.SGT: weight is an empty list"),
@@ -493,4 +630,19 @@ def test_the_shipped_study_runs_at_reduced_size(tmp_path: Path) -> None:
     found = sweep(study, tmp_path)
     assert set(found.population["label"]) == {*study.probes, *tradeoff.CONTROLS}
     assert found.dynamics is not None
-    assert found.recommendations is not None
+
+
+def test_the_shipped_bound_leaves_a_choice(tmp_path: Path) -> None:
+    study = config.load_study(
+        SHIPPED, ["analysis.dynamics=null", "analysis.controls=false", "max_figures=0"]
+    )
+    table = sweep(study, tmp_path).recommendations
+    assert table is not None
+    chosen = table.pivot(index="world", columns="own", values="rule")
+    assert set(chosen[8]) == {"PRP without ratio"}
+    assert chosen[4].to_dict() == {
+        "rare success, p=0.05": MORE,
+        "rare success, p=0.01": "SGT, weight=0.3",
+        "rare success, p=0.001": "SGT, weight=0.3",
+        "two specialists": MORE,
+    }
