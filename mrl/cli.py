@@ -23,6 +23,8 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+tokens = typer.Typer(help="What lies between two tokenizers.", no_args_is_help=True)
+app.add_typer(tokens, name="tokens")
 console = Console()
 
 ConfigPath = Annotated[Path, typer.Argument(help="Configuration file (YAML).", metavar="CONFIG")]
@@ -181,6 +183,40 @@ def demo(
     from mrl.demo import run_demo
 
     run_demo(quick=quick, output=output, console=console)
+
+
+@tokens.command("audit")
+def audit_tokens(
+    a: Annotated[
+        str, typer.Argument(help="Source: folder, file or hub id of a tokenizer.", metavar="A")
+    ],
+    b: Annotated[str, typer.Argument(help="Receiver, likewise.", metavar="B")],
+    text: Annotated[Path | None, typer.Option(help="A text file to audit on.")] = None,
+    rollouts: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder of a run that kept its exchange (exchange.store=sqlite): audit on A's "
+            "rollouts in it. A and B may then be policies of the run.",
+            metavar="RUN",
+        ),
+    ] = None,
+    output: Annotated[Path, typer.Option("-o", help="Folder for tables and picture.")] = Path(
+        "runs/tokens-audit"
+    ),
+) -> None:
+    """Measure what moving text from A's vocabulary to B's costs.
+
+    Share of 1:1 blocks, block sizes, refused texts, canonical rollouts and their residual, with the
+    residual that they suggest for the bandit. A and B may also be names of published tokenizers, as
+    python -m mrl.tokens.published lists them.
+    """
+    require("tokenizers")
+    if rollouts is not None:
+        require("torch")
+    set_environment()
+    from mrl.tokens.auditing import run_audit
+
+    run_audit(a, b, output=output, text=text, run=rollouts, console=console)
 
 
 @app.command()

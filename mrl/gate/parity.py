@@ -6,7 +6,8 @@ is compared with the one that the bandit's executor forms from the same rollouts
 
 A response is one token here, so all aggregations coincide, and on the first update of a round the
 clipped ratio is 1: about these the rung tells only that they change nothing. Responses do not end
-by EOS, so `mask_truncated` is off. Clipping of the gradient norm, which would rescale it, is off.
+by EOS, so `mask_truncated` is off. Clipping of the gradient norm, which would rescale it, is off,
+and so is top-p, which would truncate the distribution that the bandit knows.
 Source: docs/gate.md.
 """
 
@@ -120,7 +121,7 @@ class Toy:
             model=TableModel(logits),
             tokenizer=character_tokenizer(self.alphabet),
             probe=self.run.probe_of(config),
-            sampling=self.run.sampling.model_copy(update={"max_tokens": 1}),
+            sampling=self.run.sampling.model_copy(update={"max_tokens": 1, "top_p": 1.0}),
             objective=objective.model_copy(update={"updates": 1, "mask_truncated": False}),
             optimizer=OptimizerConfig(kind="sgd", max_grad_norm=None),
             template="plain",

@@ -28,6 +28,13 @@ DIAGNOSTICS = {
     "grad_norm": "gradient norm",
     "clip_share": "share of clipped tokens",
     "ess": "effective sample size",
+    "gated_share": "share of peers' rollouts gated out",
+    "canonical_share": "canonical share of own rollouts",
+    "residual_q50": "residual, 50% quantile (nats)",
+    "residual_q75": "residual, 75% quantile (nats)",
+    "residual_q90": "residual, 90% quantile (nats)",
+    "residual_q99": "residual, 99% quantile (nats)",
+    "residual_above_5_nats": "share of residuals above 5 nats",
     "truncated_share": "share of truncated responses",
     "response_tokens": "response tokens",
 }

@@ -3,36 +3,21 @@
 Source: docs/tokens.md.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from itertools import permutations
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from bandit import Residual
-from mrl.tokens.alignment import align
+from mrl.tokens._audit_frames import TEXT_COLUMNS, aligned, histogram, rollout_frame
 from mrl.tokens.residual import ResidualSummary, summarise_residual
-from mrl.tokens.retokenization import (
-    ContentEncoder,
-    Unrepresentable,
-    content_encoder,
-    is_canonical_batch,
-    retokenize_batch,
-    without_turn_end,
-)
+from mrl.tokens.retokenization import content_encoder
 
-TEXT_COLUMNS = {
-    "text": "int64",
-    "bytes": "int64",
-    "tokens_a": "Int64",
-    "tokens_b": "Int64",
-    "blocks": "Int64",
-    "one_to_one": "Int64",
-    "refused_a": "object",
-    "refused_b": "object",
-}
+BATCH = 256  # texts that are encoded and aligned at once
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,9 +27,9 @@ class TokenAudit:
     Parameters
     ----------
     texts : DataFrame
-        One row a text: ``text`` (its index), ``bytes``, ``tokens_a``, ``tokens_b``, ``blocks``,
-        ``one_to_one`` (blocks of one token on either side), ``refused_a``, ``refused_b``
-        (reasons). What a refused text does not have is NA.
+        One row a text: ``text`` (its index), ``kind``, ``bytes``, ``tokens_a``, ``tokens_b``,
+        ``blocks``, ``one_to_one`` (blocks of one token on either side), ``refused_a``,
+        ``refused_b`` (reasons). What a refused text does not have is NA.
     blocks : DataFrame
         Histogram of block sizes: ``tokens_a``, ``tokens_b``, ``blocks``, ``bytes``, ``share``.
     rollouts : DataFrame
@@ -61,6 +46,25 @@ class TokenAudit:
         """Share of blocks that are one token on either side; NaN without blocks."""
         alike = (self.blocks["tokens_a"] == 1) & (self.blocks["tokens_b"] == 1)
         return float(self.blocks["share"][alike].sum()) if len(self.blocks) else float("nan")
+
+    @property
+    def by_kind(self) -> pd.DataFrame:
+        """Figures of each kind of text.
+
+        ``kind``, ``texts``, ``bytes``, ``blocks``, ``one_to_one_share`` (of the blocks) and
+        ``refused_share`` (by B, of all texts of the kind).
+        """
+        frame = self.texts.assign(refused=self.texts["refused_b"].notna())
+        found = frame.groupby("kind", sort=False).agg(
+            texts=("text", "size"),
+            bytes=("bytes", "sum"),
+            blocks=("blocks", "sum"),
+            one_to_one=("one_to_one", "sum"),
+            refused_share=("refused", "mean"),
+        )
+        alike = found.pop("one_to_one").astype(float) / found["blocks"].replace(0, pd.NA)
+        found.insert(3, "one_to_one_share", alike.astype(float))
+        return found.astype({"blocks": "int64"}).reset_index()
 
     @property
     def refused(self) -> pd.DataFrame:
@@ -164,21 +168,29 @@ def audit(
     rollouts: Iterable[Any] | None = None,
     *,
     residuals: ArrayLike | None = None,
+    kinds: Iterable[str] | None = None,
+    progress: Callable[[int], None] | None = None,
 ) -> TokenAudit:
     """Measure what moving text from A's policy to B's costs.
 
     Parameters
     ----------
-    tokenizer_a, tokenizer_b : ContentEncoder, transformers fast tokenizer or tokenizers.Tokenizer
+    tokenizer_a, tokenizer_b : ContentEncoder or a tokenizer that `TokenBytes.of` reads
         Source and receiver.
     texts : iterable of str or bytes
         Texts to tokenise on both sides and align.
     rollouts : iterable, optional
         Responses that A's policy sampled: rows of token ids, or objects with ``source_ids`` (and a
         ``fingerprint``, which must then be A's), such as `mrl.exchange.records.RolloutRecord`.
+        If an object has ``text`` and ``canonical`` of its own, as that record does, these count:
+        they know the source's declared segments.
     residuals : array_like, shape (number of rollouts,), optional
         `canonicality_residual` of each rollout in nats; needs the source's model, so the caller
         computes it. NaN where not known.
+    kinds : iterable of str, optional
+        Kind of each text, told apart in `TokenAudit.by_kind`. Default: ``"text"``.
+    progress : callable, optional
+        Called with the number of texts done.
 
     Returns
     -------
@@ -189,94 +201,59 @@ def audit(
     UnsupportedTokenizer
         If a tokenizer's family is not supported.
     ValueError
-        If a rollout comes from another tokenizer, or residuals do not match the rollouts.
+        If a rollout comes from another tokenizer, or residuals or kinds do not match.
     """
     a, b = content_encoder(tokenizer_a), content_encoder(tokenizer_b)
     responses = [text.encode() if isinstance(text, str) else text for text in texts]
-    text_frame, block_frame = _aligned(a, b, responses)
-    rows = [] if rollouts is None else [_sampled_ids(rollout, a) for rollout in rollouts]
-    return TokenAudit(text_frame, block_frame, _rollout_frame(a, b, rows, residuals))
-
-
-def _aligned(
-    a: ContentEncoder, b: ContentEncoder, responses: Sequence[bytes], /
-) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Tokenise on both sides and align: `TokenAudit.texts` and `TokenAudit.blocks`."""
-    encoded = zip(retokenize_batch(responses, a), retokenize_batch(responses, b), strict=True)
-    shapes, sizes = [np.empty((0, 2), dtype=np.int64)], [np.empty(0, dtype=np.int64)]
-    rows: list[dict[str, Any]] = []
-    for response, (ids_a, ids_b) in zip(responses, encoded, strict=True):
-        row: dict[str, Any] = {"text": len(rows), "bytes": len(response)}
-        for side, ids in (("a", ids_a), ("b", ids_b)):
-            if isinstance(ids, Unrepresentable):
-                row[f"refused_{side}"] = ids.reason
-            else:
-                row[f"tokens_{side}"] = len(ids)
-        if not isinstance(ids_a, Unrepresentable) and not isinstance(ids_b, Unrepresentable):
-            blocks = align(a.table.lengths(ids_a), b.table.lengths(ids_b))
-            row |= {"blocks": len(blocks), "one_to_one": int(blocks.one_to_one.sum())}
-            shapes.append(np.stack([np.diff(blocks.a), np.diff(blocks.b)], axis=1))
-            sizes.append(blocks.size)
-        rows.append(row)
-    frame = pd.DataFrame(rows, columns=list(TEXT_COLUMNS)).astype(TEXT_COLUMNS)
-    return frame, _histogram(np.concatenate(shapes), np.concatenate(sizes))
-
-
-def _histogram(shapes: NDArray[np.int64], sizes: NDArray[np.int64], /) -> pd.DataFrame:
-    """Blocks by their number of tokens on either side, most frequent first."""
-    kinds, which = np.unique(shapes, axis=0, return_inverse=True)
-    which = which.reshape(-1)
-    number = np.bincount(which, minlength=len(kinds))
-    frame = pd.DataFrame(
-        {
-            "tokens_a": kinds[:, 0],
-            "tokens_b": kinds[:, 1],
-            "blocks": number,
-            "bytes": np.bincount(which, weights=sizes, minlength=len(kinds)).astype(np.int64),
-            "share": number / max(len(shapes), 1),
-        }
-    )
-    order = ["blocks", "tokens_a", "tokens_b"]
-    return frame.sort_values(order, ascending=[False, True, True], ignore_index=True)
-
-
-def _sampled_ids(rollout: Any, a: ContentEncoder, /) -> NDArray[np.int64]:
-    """Take a rollout's token ids without its turn end."""
-    fingerprint = getattr(rollout, "fingerprint", a.table.fingerprint)
-    if fingerprint != a.table.fingerprint:
+    labels = ["text"] * len(responses) if kinds is None else list(kinds)
+    if len(labels) != len(responses):
         raise ValueError(
-            f"rollout has tokenizer fingerprint {fingerprint!r}; expected tokenizer_a's, "
-            f"{a.table.fingerprint!r}"
+            f"kinds has {len(labels)} entries; expected one for each of {len(responses)} texts"
         )
-    return without_turn_end(getattr(rollout, "source_ids", rollout), a.table)
-
-
-def _rollout_frame(
-    a: ContentEncoder,
-    b: ContentEncoder,
-    rows: Sequence[NDArray[np.int64]],
-    residuals: ArrayLike | None,
-    /,
-) -> pd.DataFrame:
-    measured = np.full(len(rows), np.nan)
-    if residuals is not None:
-        measured = np.asarray(residuals, dtype=np.float64)
-        if measured.shape != (len(rows),):
-            raise ValueError(
-                f"residuals have shape {measured.shape}; expected one for each of {len(rows)} "
-                "rollouts"
-            )
-    texts = [a.table.bytes_of(row) for row in rows]
-    reasons = [
-        ids.reason if isinstance(ids, Unrepresentable) else None
-        for ids in retokenize_batch(texts, b)
-    ]
-    return pd.DataFrame(
-        {
-            "rollout": np.arange(len(rows)),
-            "bytes": np.array([len(text) for text in texts], dtype=np.int64),
-            "canonical": is_canonical_batch(rows, a),
-            "refused_b": pd.Series(reasons, dtype=object),
-            "residual": measured,
-        }
+    frames, shapes, sizes = [], [np.empty((0, 2), np.int64)], [np.empty(0, np.int64)]
+    for start in range(0, len(responses), BATCH):
+        frame, shape, size = aligned(a, b, responses[start : start + BATCH])
+        frames.append(frame)
+        shapes.append(shape)
+        sizes.append(size)
+        if progress is not None:
+            progress(start + len(frame))
+    rows = pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
+    rows = rows.assign(text=np.arange(len(rows)), kind=labels)
+    return TokenAudit(
+        rows.reindex(columns=list(TEXT_COLUMNS)).astype(TEXT_COLUMNS),
+        histogram(np.concatenate(shapes), np.concatenate(sizes)),
+        rollout_frame(a, b, [] if rollouts is None else list(rollouts), residuals),
     )
+
+
+def compare(
+    tokenizers: Mapping[str, Any],
+    texts: Iterable[str | bytes],
+    *,
+    kinds: Iterable[str] | None = None,
+) -> pd.DataFrame:
+    """Audit every ordered pair of some tokenizers on the same texts.
+
+    Parameters
+    ----------
+    tokenizers : mapping of str to tokenizer
+        By name; see `audit`.
+    texts, kinds : iterable
+        See `audit`.
+
+    Returns
+    -------
+    DataFrame
+        The rows of `TokenAudit.by_kind` with ``source`` and ``receiver`` in front. Empty with
+        fewer than two tokenizers.
+    """
+    texts, kinds = list(texts), None if kinds is None else list(kinds)
+    encoders = {name: content_encoder(tokenizer) for name, tokenizer in tokenizers.items()}
+    frames = []
+    for a, b in permutations(encoders, 2):
+        frame = audit(encoders[a], encoders[b], texts, kinds=kinds).by_kind
+        frame.insert(0, "source", a)
+        frame.insert(1, "receiver", b)
+        frames.append(frame)
+    return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()

@@ -66,6 +66,7 @@ def test_the_trainer_computes_the_gradient_of_theory(probe: dict[str, Any], poli
     [
         {"sampling": {"temperature": 0.7}},
         {"sampling": {"temperature": 1.5, "batch": 8}},
+        {"sampling": {"top_p": 0.7}},
         {"objective": {"aggregation": "sum", "clip_low": 0.0, "clip_high": 0.0}},
         {"objective": {"aggregation": "sequence", "batch_tokens": 16}},
         {"objective": {"updates": 3, "mask_truncated": True}},

@@ -1,6 +1,7 @@
 """The report holds what the runs' files say, shows untrusted text as text, and loads nothing."""
 
 import base64
+import html
 import json
 from collections.abc import Callable
 from html.parser import HTMLParser
@@ -53,7 +54,10 @@ def round_row(index: int, policy: str, rng: np.random.Generator) -> dict[str, An
         "reward_mean": 0.3 + 0.01 * index + 0.02 * rng.random(), "dead_share": 0.5,
         "rescued_prompts": 3, "unverified": 0, "unrepresentable": 1, "reverify_refused": 0,
         "entropy": 1.0 / (1 + index), "grad_norm": float("inf") if index == 1 else 0.5,
-        "ess": None, "trained_tokens_own": 100, "trained_tokens_peer": 10,
+        "ess": 0.4 if index else None, "trained_tokens_own": 100, "trained_tokens_peer": 10,
+        "gated_share": 0.25, "canonical_share": 0.75, "residual_rollouts": 64,
+        "residual_unreachable": 0, "residual_q50": 0.0, "residual_q75": 0.5, "residual_q90": 2.0,
+        "residual_q99": 9.0, "residual_above_5_nats": 0.03,
         "records_in": {"success": 4}, "bytes_in": {"success": 512},
     }  # fmt: skip
 
@@ -257,6 +261,17 @@ def test_one_run_states_its_results(finished_page: Page) -> None:
     assert "pass@1 0.200 0.800 [0.750, 0.850] +0.600 0 → 4 1 bootstrap over items" in said
     assert "torch 2.13.0" in said
     assert "Unvalidated" not in said
+
+
+def test_what_tokenizers_cost_is_drawn_by_round(finished_page: Page) -> None:
+    for label in (
+        "effective sample size",
+        "share of peers' rollouts gated out",
+        "canonical share of own rollouts",
+        "residual, 99% quantile (nats)",
+        "share of residuals above 5 nats",
+    ):
+        assert f"{label}, by round." in html.unescape(finished_page.source), label
 
 
 def test_a_certificate_is_shown_whole_in_the_order_of_the_ladder(finished_page: Page) -> None:

@@ -3,9 +3,11 @@
 from types import SimpleNamespace
 
 import numpy as np
+import pandas as pd
 import pytest
 
-from mrl.tokens import TokenBytes, audit, canonicality_residual, summarise_residual
+from mrl.tokens import TokenBytes, align, audit, canonicality_residual, plots, summarise_residual
+from mrl.tokens.audit import BATCH, compare
 from mrl.tokens.recipes import bpe_tokenizer, character_tokenizer
 
 
@@ -109,3 +111,84 @@ def test_what_does_not_fit_is_an_error(characters, pairs):
 def test_canonical_rollouts_have_no_residual_whatever_two_passes_round_to():
     residual = canonicality_residual([-1.0, -3.0], [-1.0 - 1e-7, -2.0], [True, False])
     assert residual.tolist() == [0.0, -1.0]
+
+
+def test_many_texts_get_the_blocks_that_each_gets_alone(characters, pairs):
+    texts = ["".join("abcd "[(i * j) % 5] for j in range(i % 9)) for i in range(2 * BATCH + 3)]
+    told: list[int] = []
+    report = audit(characters, pairs, texts, progress=told.append)
+    assert told == [BATCH, 2 * BATCH, 2 * BATCH + 3]
+    assert report.texts["text"].tolist() == list(range(len(texts)))
+    a, b = TokenBytes.of(characters), TokenBytes.of(pairs)
+    for i in (0, 8, BATCH - 1, BATCH, 2 * BATCH + 2):
+        (row,) = report.texts.iloc[[i]].to_dict("records")
+        refused = " " in texts[i]
+        assert pd.notna(row["refused_b"]) == refused
+        if not refused:
+            ids = [t.encode(texts[i], add_special_tokens=False) for t in (characters, pairs)]
+            alone = align(a.lengths(ids[0]), b.lengths(ids[1]))
+            assert (row["blocks"], row["one_to_one"]) == (len(alone), alone.one_to_one.sum())
+
+
+def test_kinds_of_text_are_told_apart(characters, pairs):
+    report = audit(characters, pairs, ["ab", "ac", "a b", "a"], kinds=["x", "y", "x", "y"])
+    rows = report.by_kind.set_index("kind")
+    assert rows["texts"].to_dict() == {"x": 2, "y": 2}
+    assert rows["bytes"].to_dict() == {"x": 5, "y": 3}
+    assert rows["one_to_one_share"].to_dict() == {"x": 0.0, "y": 1.0}
+    assert rows["refused_share"].to_dict() == {"x": 0.5, "y": 0.0}
+    nothing = audit(characters, pairs, [" "]).by_kind
+    assert np.isnan(nothing["one_to_one_share"]).all()
+    with pytest.raises(ValueError, match="kinds has 1 entries"):
+        audit(characters, pairs, ["a", "b"], kinds=["x"])
+
+
+def test_what_a_record_says_of_itself_counts(characters, pairs):
+    # with a declared tag a response is canonical although it is not so as one text
+    record = SimpleNamespace(source_ids=np.array([2, 3]), text=b"a b", canonical=True)
+    report = audit(pairs, characters, [], [record, [2, 3]])
+    assert report.rollouts["canonical"].tolist() == [True, False]
+    assert report.rollouts["bytes"].tolist() == [3, 2]
+
+
+def test_every_pair_is_compared_both_ways(characters, pairs):
+    frame = compare({"c": characters, "p": pairs}, ["ab", "a b"])
+    found = frame.set_index(["source", "receiver"])
+    assert found["refused_share"].to_dict() == {("c", "p"): 0.5, ("p", "c"): 0.0}
+    assert found["one_to_one_share"].nunique() == 1
+    assert compare({"c": characters}, ["ab"]).empty
+
+
+def said(figure) -> set[str]:
+    return {text.get_text() for axes in figure.axes for text in (*axes.texts, axes.xaxis.label)}
+
+
+def test_the_picture_holds_the_figures(characters, pairs):
+    report = audit(characters, pairs, ["abcd", "acab", "a b"])
+    figure = plots.audit(report, source="one", receiver="two")
+    assert len(figure.axes) == 2
+    # of five blocks two are 1:1; one text of three is refused
+    assert {"40.0", "33.3", "40", "60", "tokens of two"} <= said(figure)
+    measured = audit(pairs, characters, ["ab"], [[6], [2, 3]], residuals=[0.0, -7.0])
+    third = plots.audit(measured).axes[2]
+    heights = [bar.get_height() for bar in third.patches]
+    assert heights == pytest.approx([3.5, 5.25, 6.3, 6.93])
+    given = plots.audit(report, residual={0.5: 1.0, 0.9: 2.0}).axes[2]
+    assert [bar.get_height() for bar in given.patches] == [1.0, 2.0]
+    assert "50.0% of 2 rollouts canonical" in plots.audit(measured).get_suptitle()
+    with pytest.raises(ValueError, match="no text to draw"):
+        plots.audit(audit(characters, pairs, []))
+
+
+def test_the_map_of_families_has_a_panel_for_each_kind(characters, pairs):
+    tokenizers = {"c": characters, "p": pairs}
+    frame = compare(tokenizers, ["ab", "ac", "a"], kinds=["x", "y", "z"])
+    figure = plots.families(frame)
+    assert sum(axes.get_visible() for axes in figure.axes) == 3
+    assert [sorted(text.get_text() for text in axes.texts) for axes in figure.axes[:3]] == [
+        ["0", "0"],
+        ["100", "100"],
+        ["100", "100"],
+    ]
+    with pytest.raises(ValueError, match="at least two tokenizers"):
+        plots.families(compare({"c": characters}, ["ab"]))
