@@ -203,7 +203,10 @@ def _ratio_weights(
     receiver, peer = pair
     shape = world.rewards.shape
     mine, its = probs[receiver], probs[peer]
-    passing = residual.draw_canonical(peer, arms, shape, streams.rng(Stream.GATE, receiver, peer))
+    passing: Mask | np.bool_ = np.True_
+    if rule.gated:
+        rng = streams.rng(Stream.GATE, receiver, peer)
+        passing = residual.draw_canonical(peer, arms, shape, rng)
     delta = residual.draw_delta(peer, arms, shape, streams.rng(Stream.DELTA, receiver, peer))
     if mine.size > arms.size:  # policies of many runs: fewer rollouts than arms
         return rule.weights(log_ratio(of_arms(mine, arms), of_arms(its, arms)) + delta, passing)

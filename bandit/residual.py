@@ -156,23 +156,27 @@ class Residual:
         self, peer: int, arms: Integers, shape: tuple[int, ...], rng: np.random.Generator, /
     ) -> Mask:
         """Which rollouts of one peer pass the gate, shape (..., X, R); see `draw_delta`."""
-        gate = self._of_arms("gate", peer, arms, shape)
-        return (
-            rng.random(arms.shape) >= gate
-            if np.any(gate)
-            else np.broadcast_to(np.True_, arms.shape)
-        )
+        return self._draw_kept("gate", peer, arms, shape, rng)
 
     def draw_representable(
         self, peer: int, arms: Integers, shape: tuple[int, ...], rng: np.random.Generator, /
     ) -> Mask:
         """Which rollouts of one peer can be represented, shape (..., X, R); see `draw_delta`."""
-        drop = self._of_arms("drop", peer, arms, shape)
-        return (
-            rng.random(arms.shape) >= drop
-            if np.any(drop)
-            else np.broadcast_to(np.True_, arms.shape)
-        )
+        return self._draw_kept("drop", peer, arms, shape, rng)
+
+    def _draw_kept(
+        self,
+        name: str,
+        peer: int,
+        arms: Integers,
+        shape: tuple[int, ...],
+        rng: np.random.Generator,
+        /,
+    ) -> Mask:
+        lost = self._of_arms(name, peer, arms, shape)
+        if not np.any(lost):
+            return np.broadcast_to(np.True_, arms.shape)
+        return rng.random(arms.shape) >= lost
 
     @property
     def named(self) -> set[Any]:

@@ -7,6 +7,9 @@ A figure is a module with four parts: ``SWEEP``, over which settings; `compute`,
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
 from bandit.probes import GRPO, PRP, SGT, XGRPO, Probe
 
 RULES: Mapping[str, Probe] = MappingProxyType(
@@ -18,3 +21,9 @@ RULES: Mapping[str, Probe] = MappingProxyType(
         "SGT": SGT(),
     }
 )
+
+
+def common_legend(figure: Figure, axes: Axes, /, *, ncols: int) -> None:
+    """Put one legend, with the labels of `axes`, below all panels."""
+    handles, names = axes.get_legend_handles_labels()
+    figure.legend(handles, names, loc="outside lower center", ncols=ncols, frameon=False)

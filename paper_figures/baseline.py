@@ -17,6 +17,7 @@ from bandit.plots import STYLE, log_ticks, looks
 from bandit.policies import squared_scores
 from bandit.probes import GRPO, XGRPO, Probe
 from bandit.probes.advantage import Scale
+from paper_figures import common_legend
 from paper_figures.variance_chi2 import tilted_pair
 
 
@@ -154,8 +155,7 @@ def plot(frame: pd.DataFrame, /) -> Figure:
             textcoords="offset points",
             va="top",
         )
-        handles, labels = panels[0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False)
+        common_legend(figure, panels[0], ncols=4)
     return figure
 
 

@@ -15,7 +15,7 @@ from bandit import World, dynamics
 from bandit.plots import STYLE, looks, mean_lines
 from bandit.probes import PRP, Probe, UngatedNLL
 from bandit.worlds import shared_representation
-from paper_figures import RULES
+from paper_figures import RULES, common_legend
 
 COLUMNS = {
     "own_value": "own skill (value)",
@@ -131,8 +131,7 @@ def plot(frame: pd.DataFrame, /) -> Figure:
             mean_lines(axes, shown, look, y=column, by="label", marks=5)
             axes.set_xlabel("step")
             axes.set_title(name)
-        handles, names = panels[0].get_legend_handles_labels()
-        figure.legend(handles, names, loc="outside lower center", ncols=4, frameon=False)
+        common_legend(figure, panels[0], ncols=4)
     return figure
 
 

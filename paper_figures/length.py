@@ -16,6 +16,7 @@ from matplotlib.figure import Figure
 from bandit.length import long_answer, plane_by_length
 from bandit.plots import COLOURS, DASHES, MARKERS, STYLE
 from bandit.probes import GRPO, PRP, SGT, Probe
+from paper_figures import common_legend
 
 PANELS = {
     "stability_cost": r"stability cost  tr Cov$(g)$",
@@ -106,8 +107,7 @@ def plot(frame: pd.DataFrame, /) -> Figure:
             axes.set_ylabel(name)
         for axes in panels[1]:
             axes.set_xlabel("tokens of a response  $L$")
-        handles, names = panels[0, 0].get_legend_handles_labels()
-        figure.legend(handles, names, loc="outside lower center", ncols=4, frameon=False)
+        common_legend(figure, panels[0, 0], ncols=4)
     return figure
 
 

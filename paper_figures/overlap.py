@@ -14,7 +14,7 @@ from bandit import dynamics
 from bandit.plots import STYLE, looks, mean_lines
 from bandit.probes import Probe
 from bandit.worlds import specialists
-from paper_figures import RULES
+from paper_figures import RULES, common_legend
 
 COLUMNS = {"value": "value", "overlap": "overlap of solved sets", "entropy": "entropy (nats)"}
 
@@ -98,8 +98,7 @@ def plot(frame: pd.DataFrame, /) -> Figure:
             mean_lines(axes, frame, look, y=column, by="label", marks=6)
             axes.set(xlabel="step", title=name)
             axes.set_ylim(bottom=min(0.0, axes.get_ylim()[0]))
-        handles, names = panels[0].get_legend_handles_labels()
-        figure.legend(handles, names, loc="outside lower center", ncols=5, frameon=False)
+        common_legend(figure, panels[0], ncols=5)
     return figure
 
 

@@ -17,7 +17,7 @@ from bandit import tradeoff
 from bandit.plots import COLOURS, MARKERS, STYLE, log_ticks
 from bandit.probes import Probe
 from bandit.worlds import rare_success
-from paper_figures import RULES
+from paper_figures import RULES, common_legend
 
 
 def _settings() -> dict[str, Probe]:
@@ -97,8 +97,7 @@ def plot(frame: pd.DataFrame, /) -> Figure:
             axes.set_title(f"receiver succeeds with p = {p:g}")
         panels[0].set_ylabel("support gain  $U$")
         panels[len(panels) // 2].set_xlabel(r"stability cost  tr Cov$(g)$")
-        handles, names = panels[0].get_legend_handles_labels()
-        figure.legend(handles, names, loc="outside lower center", ncols=5, frameon=False)
+        common_legend(figure, panels[0], ncols=5)
     return figure
 
 

@@ -14,6 +14,7 @@ from bandit import exact
 from bandit.plots import STYLE, log_ticks, looks
 from bandit.probes import GRPO, SGT
 from bandit.worlds import rare_success
+from paper_figures import common_legend
 from paper_figures.variance_chi2 import second_moment
 
 
@@ -105,8 +106,7 @@ def plot(frame: pd.DataFrame, /) -> Figure:
             axes.set_title(name)
             log_ticks(axes.xaxis)
             axes.ticklabel_format(axis="y", style="plain")
-        handles, labels = panels[0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False)
+        common_legend(figure, panels[0], ncols=3)
     return figure
 
 

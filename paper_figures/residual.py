@@ -15,7 +15,7 @@ from bandit import Residual, exact, tradeoff
 from bandit.plots import STYLE, log_ticks, looks
 from bandit.probes import PRP, Probe
 from bandit.worlds import rare_success
-from paper_figures import RULES
+from paper_figures import RULES, common_legend
 
 AXES = {
     "mu": r"mean error $\mu$ (nats)",
@@ -146,8 +146,7 @@ def plot(frame: pd.DataFrame, /) -> Figure:
         for axes, parameter in zip(grid[-1], parameters, strict=True):
             axes.set_xlabel(AXES[parameter])
         figure.align_ylabels(grid[:, 0].tolist())
-        handles, names = grid[0, 0].get_legend_handles_labels()
-        figure.legend(handles, names, loc="outside lower center", ncols=5, frameon=False)
+        common_legend(figure, grid[0, 0], ncols=5)
     return figure
 
 

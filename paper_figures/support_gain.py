@@ -16,7 +16,7 @@ from bandit import World, tradeoff
 from bandit.plots import STYLE, log_ticks, looks
 from bandit.probes import Probe
 from bandit.worlds import rare_success
-from paper_figures import RULES
+from paper_figures import RULES, common_legend
 
 
 @dataclass(frozen=True)
@@ -130,8 +130,7 @@ def plot(frame: pd.DataFrame, /) -> Figure:
             log_ticks(upper.yaxis)
             strip.set(yticks=[0], ylim=(-1, 1), xlabel="receiver's success probability $p$")
         grid[0, 0].set_ylabel("size of the support gain  $|U|$")
-        handles, names = grid[0, 0].get_legend_handles_labels()
-        figure.legend(handles, names, loc="outside lower center", ncols=6, frameon=False)
+        common_legend(figure, grid[0, 0], ncols=6)
     return figure
 
 
