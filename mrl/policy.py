@@ -1,7 +1,7 @@
 """A policy: model, tokenizer, optimizer, and the sharing rule it learns by."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from bandit.probes import Probe, RatioRule, effective_sample_size
-from mrl.batch import Assignment, Batch, Row, batches_of, collate, micro_batches
+from bandit.probes import Probe
+from mrl.batch import Batch, Row, batches_of, collate
 from mrl.config import (
     ObjectiveConfig,
     OptimizerConfig,
@@ -20,7 +20,7 @@ from mrl.config import (
 )
 from mrl.errors import InputError, RunError
 from mrl.exchange.fields import Segment
-from mrl.loss import LossResult, response_logprobs, token_loss
+from mrl.loss import response_logprobs
 from mrl.rollout import Rollout
 from mrl.rollout.hf import Sampled, sample
 from mrl.seeds import derive
@@ -29,8 +29,6 @@ from mrl.tokens import ContentEncoder, Unrepresentable
 from mrl.tokens.segments import SegmentEncoder, StructuralTokens
 
 OPTIMIZERS = {"adamw": torch.optim.AdamW, "sgd": torch.optim.SGD}
-# Below this share of the peers' rollouts a few of them carry the whole term.
-LOW_ESS = 0.1
 
 
 @dataclass(eq=False)
@@ -207,111 +205,17 @@ class Policy:
         found: dict[int, NDArray[np.float64]] = {}
         for places in batches_of(rows, self.objective.batch_tokens):
             batch = collate(places, [1.0] * len(places), self.pad_id, self.device)
-            values_NR = self._logprobs(batch)[0].double().cpu().numpy()
+            values_NR = self.logprobs(batch)[0].double().cpu().numpy()
             for row, n in zip(batch.rows, batch.place_M, strict=True):
                 found[id(row)] = values_NR[n, : len(row.response)]
         return [found[id(row)] for row in rows]
 
-    def _logprobs(self, batch: Batch, /) -> tuple[torch.Tensor, torch.Tensor]:
+    def logprobs(self, batch: Batch, /) -> tuple[torch.Tensor, torch.Tensor]:
         """Log-probabilities at the distribution of `generate`, and the same not truncated."""
         sampling = self.sampling
         return response_logprobs(
             self.model, batch, sampling.temperature, len(self.table), sampling.top_p
         )
-
-    def update(self, assignment: Assignment, /) -> dict[str, Any]:
-        """Take the round's gradient steps; returns what they showed.
-
-        Raises
-        ------
-        RunError
-            If a gradient is not finite; the weights then stand as before that step.
-        """
-        steps = self.objective.updates
-        if steps > 1:
-            anchors = self.score(assignment.rows)
-            rows = [
-                replace(row, anchor=anchor)
-                for row, anchor in zip(assignment.rows, anchors, strict=True)
-            ]
-            assignment = replace(assignment, rows=rows)
-        losses, norms, results = [], [], []
-        lr = self.optim.param_groups[0]["lr"]
-        for part in assignment.split(steps):
-            loss, found = self.accumulate(part)
-            norms.append(self._step())
-            losses.append(loss)
-            results += found
-        self.schedule.step()
-        pg_tokens = sum(result.pg_tokens for result in results)
-        clipped = sum(result.clipped_tokens for result in results)
-        return {
-            "loss": float(np.mean(losses)),
-            "grad_norm": float(np.mean(norms)),
-            "lr": lr,
-            "clip_share": clipped / pg_tokens if pg_tokens else None,
-            "computed_tokens": sum(result.computed_tokens for result in results),
-            "unreachable_tokens": sum(result.unreachable_tokens for result in results),
-            **_ratio_figures(results, assignment.ratio),
-        }
-
-    def accumulate(self, assignment: Assignment, /) -> tuple[float, list[LossResult]]:
-        """Set the gradients to those of one update over `assignment`, without a step."""
-        self.optim.zero_grad(set_to_none=False)
-        total, results = 0.0, []
-        for batch in micro_batches(assignment, self.objective, self.pad_id, self.device):
-            logp_NR, whole_NR = self._logprobs(batch)
-            result = token_loss(
-                logp_NR,
-                batch,
-                assignment.ratio,
-                clip_low=self.objective.clip_low,
-                clip_high=self.objective.clip_high,
-                whole_NR=whole_NR,
-            )
-            result.loss.backward()
-            total += result.loss.item()
-            results.append(replace(result, loss=result.loss.detach()))
-        return total, results
-
-    def _step(self) -> float:
-        # Without any weighted row there are no gradients yet; the step is then one of zeros.
-        for parameter in self.parameters:
-            if parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter)
-        limit = self.optimizer.max_grad_norm
-        norm = float(
-            torch.nn.utils.clip_grad_norm_(
-                self.parameters, float("inf") if limit is None else limit
-            )
-        )
-        if not np.isfinite(norm):
-            raise RunError(
-                f"policy {self.name!r}: the gradient is not finite (norm {norm}); no step was "
-                "taken. Lower the learning rate, or cap the ratios if the probe has them"
-            )
-        self.optim.step()
-        return norm
-
-
-def _ratio_figures(results: list[LossResult], rule: RatioRule | None, /) -> dict[str, Any]:
-    """Importance weights of peers' rows: effective sample size a prompt, mean and quantiles."""
-    pairs = [pair for result in results for pair in result.ratios]
-    if rule is None or rule.kind == "none" or not pairs:
-        return {}
-    by_group: dict[int, list[float]] = {}
-    for group, weight in pairs:
-        by_group.setdefault(group, []).append(weight)
-    shares = [effective_sample_size(np.array(w)) / len(w) for w in by_group.values()]
-    weights = np.array([weight for _, weight in pairs])
-    quantiles = np.quantile(weights, [0.5, 0.9, 0.99])
-    ess = float(np.mean(shares))
-    return {
-        "ess": ess,
-        "ess_low": ess < LOW_ESS,
-        "ratio_mean": float(weights.mean()),
-        **dict(zip(("ratio_q50", "ratio_q90", "ratio_q99"), map(float, quantiles), strict=True)),
-    }
 
 
 def build_policy(config: PolicyConfig, run: RunConfig, /, *, seed: int) -> Policy:

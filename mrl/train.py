@@ -31,6 +31,7 @@ from mrl.schedule import check_prompts, due, prompts_of
 from mrl.seeds import derive, generator
 from mrl.tasks import Item, Task, load_task
 from mrl.timing import Phases
+from mrl.update import update
 
 Progress = Callable[[int, Sequence[dict[str, Any]]], None]
 
@@ -133,7 +134,7 @@ def play(
                 rng=generator(config.seed, "credit", round, policy.name),
             )
         with clock("update"):
-            figures = policy.update(assignment)
+            figures = update(policy, assignment)
         row = {"event": "round", "round": round, "policy": policy.name} | gaps[policy.name]
         rows.append(row | assignment.counts | figures | received(exchange, policy.name, round))
     exchange.drop_before(max(0, round - config.exchange.max_staleness))

@@ -4,6 +4,19 @@ A configuration is a YAML mapping. `load` reads it, applies ``section.key=value`
 returns a frozen `RunConfig`; `load_study` and `load_any` do so for studies.
 """
 
+from mrl.config.base import ProbeField, Section
+from mrl.config.gating import GateConfig
+from mrl.config.objective import ObjectiveConfig, OptimizerConfig
+from mrl.config.policies import (
+    BPETokenizer,
+    CharacterTokenizer,
+    InitModel,
+    ModelConfig,
+    PolicyConfig,
+    PretrainedModel,
+    PretrainedTokenizer,
+    TokenizerConfig,
+)
 from mrl.config.reading import (
     dump,
     load,
@@ -16,28 +29,12 @@ from mrl.config.reading import (
     read,
 )
 from mrl.config.schema import (
-    BPETokenizer,
-    CharacterTokenizer,
     CheckpointConfig,
     EvaluationConfig,
     ExchangeConfig,
-    GateConfig,
     GroupConfig,
-    InitModel,
-    JsonlTask,
-    ModelConfig,
-    ObjectiveConfig,
-    OptimizerConfig,
-    PolicyConfig,
-    PretrainedModel,
-    PretrainedTokenizer,
-    ProbeField,
-    ReasoningGymTask,
     RunConfig,
     SamplingConfig,
-    Section,
-    TaskConfig,
-    TokenizerConfig,
 )
 from mrl.config.study import (
     AnalysisConfig,
@@ -48,6 +45,7 @@ from mrl.config.study import (
     SuccessWorld,
     TableWorld,
 )
+from mrl.config.tasks import JsonlTask, ReasoningGymTask, TaskConfig
 
 __all__ = [
     "AnalysisConfig",

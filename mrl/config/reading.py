@@ -11,7 +11,8 @@ from typing import Any, TypeVar
 import yaml
 from pydantic import ValidationError
 
-from mrl.config.schema import RunConfig, Section
+from mrl.config.base import Section
+from mrl.config.schema import RunConfig
 from mrl.config.study import StudyConfig
 from mrl.errors import InputError
 

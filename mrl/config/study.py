@@ -18,7 +18,8 @@ from pydantic import BeforeValidator, Field, model_validator
 from bandit import World, worlds
 from bandit.optimizers import OptimizerKind
 from bandit.probes import Probe, probe_from_config
-from mrl.config.schema import GateConfig, Section
+from mrl.config.base import Section
+from mrl.config.gating import GateConfig
 
 T = TypeVar("T")
 # A label stands in tables and file names.

@@ -8,6 +8,7 @@ from mrl.batch import Assignment, Row
 from mrl.policy import Policy
 from mrl.seeds import generator
 from mrl.tasks import Item
+from mrl.update import accumulate
 
 
 def warm_up(
@@ -49,7 +50,7 @@ def warm_up(
         pools = [other if foreign else own for foreign in rng.random(batch) < other_share]
         items = [pool[int(rng.integers(len(pool)))] for pool in pools]
         rows = [_answer(policy, group, item) for group, item in enumerate(items)]
-        policy.accumulate(Assignment(rows, batch))
+        accumulate(policy, Assignment(rows, batch))
         torch.nn.utils.clip_grad_norm_(policy.parameters, 1.0)
         optimizer.step()
         schedule.step()

@@ -20,6 +20,7 @@ from mrl.rollout import Rollout
 from mrl.rollout.groups import Groups, verify_all
 from mrl.tasks import Item, Task
 from mrl.tasks.verifiers import exact
+from mrl.update import update
 
 CASES = {
     case["id"]: case
@@ -83,10 +84,10 @@ def test_fully_masked_batch_gives_loss_zero(make_policy):
     rows = [Row(0, (2,), (token, 1), weight) for token, weight in ((3, 1.0), (2, -1.0))]
     masked = [replace(row, usable=usable) for row, usable in zip(rows, mask, strict=True)]
     before = [p.detach().clone() for p in policy.parameters]
-    figures = policy.update(Assignment(masked, 1))
+    figures = update(policy, Assignment(masked, 1))
     assert (figures["loss"], figures["grad_norm"]) == (0.0, 0.0)
     assert all(map(torch.equal, before, policy.parameters))
-    assert policy.update(Assignment(rows, 1))["grad_norm"] > 0
+    assert update(policy, Assignment(rows, 1))["grad_norm"] > 0
 
 
 def test_engine_uses_new_weights_for_the_same_prompt(make_policy):
@@ -98,7 +99,7 @@ def test_engine_uses_new_weights_for_the_same_prompt(make_policy):
 
     before = first_token()
     best = max(before, key=lambda token: before[token])
-    policy.update(Assignment([Row(0, policy.render(ITEM), (best,), -1.0)], 1))
+    update(policy, Assignment([Row(0, policy.render(ITEM), (best,), -1.0)], 1))
     after = first_token()
     (scored,) = policy.score([Row(0, policy.render(ITEM), (best,), 1.0)])
     assert after[best] == pytest.approx(scored[0], rel=1e-12)
@@ -131,7 +132,7 @@ def test_empty_response_is_a_valid_rollout(make_policy):
     assert found.rows[0].counted
     assert found.rows[0].length == 1
     assert found.rows[0].pg_weight == -found.rows[1].pg_weight < 0
-    assert policy.update(found)["grad_norm"] > 0
+    assert update(policy, found)["grad_norm"] > 0
 
 
 class Killed(BaseException):

@@ -20,6 +20,7 @@ from mrl.publish import records_of, residual_of
 from mrl.rollout.groups import Groups
 from mrl.tasks import Item, Task
 from mrl.tokens.recipes import bpe_tokenizer
+from mrl.update import accumulate
 
 ITEM = Item.of("a", "1")
 TASK = Task((ITEM,), (ITEM,), "any", lambda item, response, finished: 1.0)
@@ -83,7 +84,7 @@ def weights(receiver: Policy, source: Policy, seed: int) -> np.ndarray:
         codecs={},
         rng=np.random.default_rng(0),
     )
-    _, results = receiver.accumulate(found)
+    _, results = accumulate(receiver, found)
     return np.array([weight for result in results for _, weight in result.ratios])
 
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import mrl.loss
-import mrl.policy
 import mrl.train
+import mrl.update
 from mrl.config import RunConfig, parse
 from mrl.gate.parity import BOUND, parity_rung
 from mrl.gate.worlds import gate_world
@@ -125,16 +125,16 @@ def other_stream(seed: int, *path: int | str) -> np.random.Generator:
     return generator(seed + 1, *path)
 
 
-ORIGINAL_BATCHES = mrl.policy.micro_batches
-ORIGINAL_LOSS = mrl.policy.token_loss
+ORIGINAL_BATCHES = mrl.update.micro_batches
+ORIGINAL_LOSS = mrl.update.token_loss
 
 
 @pytest.mark.parametrize(
     ("kind", "module", "name", "wrong"),
     [
         ("prp", mrl.loss, "ratio_weights", no_ratio),
-        ("grpo", mrl.policy, "micro_batches", one_prompt_more),
-        ("sgt", mrl.policy, "token_loss", heavier_likelihood),
+        ("grpo", mrl.update, "micro_batches", one_prompt_more),
+        ("sgt", mrl.update, "token_loss", heavier_likelihood),
         ("sgt", mrl.train, "generator", other_stream),
     ],
     ids=["weight left out", "wrong normaliser", "likelihood off by 1e-6", "another draw"],

@@ -12,6 +12,7 @@ from bandit.probes import RatioRule
 from mrl.batch import Assignment, Batch, Row, Source, micro_batches
 from mrl.config import ObjectiveConfig
 from mrl.loss import LossResult, ratio_weights, token_loss
+from mrl.update import accumulate, update
 
 CPU = torch.device("cpu")
 CLIP = {"clip_low": 0.2, "clip_high": 0.28}
@@ -39,7 +40,7 @@ def differentiate(
 
 
 def gradients(policy: Any, work: Assignment) -> np.ndarray:
-    policy.accumulate(work)
+    accumulate(policy, work)
     return torch.cat([p.grad.flatten() for p in policy.parameters]).numpy()
 
 
@@ -75,7 +76,7 @@ def test_any_split_into_micro_batches_gives_the_same_gradient(
     expected = gradients(whole, work)
     assert np.abs(expected).max() > 1e-3
     np.testing.assert_allclose(gradients(split, work), expected, rtol=1e-12, atol=1e-15)
-    assert split.accumulate(work)[0] == pytest.approx(whole.accumulate(work)[0], rel=1e-12)
+    assert accumulate(split, work)[0] == pytest.approx(accumulate(whole, work)[0], rel=1e-12)
 
 
 def test_micro_batches_hold_each_weighted_row_once_and_stay_in_bounds(mixed):
@@ -178,12 +179,12 @@ def test_gradient_is_that_of_single_sequences_without_padding(make_policy):
 def test_fully_masked_batch_has_no_loss_and_training_goes_on(make_policy):
     policy = make_policy(objective={"mask_truncated": True}, optimizer={"weight_decay": 0.0})
     before = {k: v.clone() for k, v in policy.model.state_dict().items()}
-    figures = policy.update(assignment([replace(SHORT, finished=False)]))
+    figures = update(policy, assignment([replace(SHORT, finished=False)]))
     assert figures["loss"] == 0.0
     assert figures["grad_norm"] == 0.0
     assert figures["clip_share"] is None
     assert all(torch.equal(v, before[k]) for k, v in policy.model.state_dict().items())
-    assert policy.update(assignment([SHORT]))["grad_norm"] > 0
+    assert update(policy, assignment([SHORT]))["grad_norm"] > 0
     assert any(not torch.equal(v, before[k]) for k, v in policy.model.state_dict().items())
 
 
@@ -266,7 +267,7 @@ def test_first_update_of_a_round_starts_at_ratio_one(make_policy, mixed):
     loose = make_policy()
     found = gradients(loose, replace(work, rows=rows))
     np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-14)
-    _, results = loose.accumulate(replace(work, rows=rows))
+    _, results = accumulate(loose, replace(work, rows=rows))
     assert sum(result.clipped_tokens for result in results) == 0
 
 
@@ -276,18 +277,18 @@ def test_second_update_is_clipped_against_the_first(make_policy):
     large = make_policy(
         objective={"updates": 2}, optimizer={"kind": "sgd", "lr": 30.0, "max_grad_norm": None}
     )
-    assert small.update(assignment(rows))["clip_share"] == 0.0
-    assert large.update(assignment(rows))["clip_share"] > 0.0
+    assert update(small, assignment(rows))["clip_share"] == 0.0
+    assert update(large, assignment(rows))["clip_share"] > 0.0
 
 
 def test_two_updates_take_half_of_the_prompts_each(make_policy):
     twice = make_policy(objective={"updates": 2}, optimizer={"kind": "sgd", "max_grad_norm": None})
     once = make_policy(optimizer={"kind": "sgd", "max_grad_norm": None})
-    twice.update(assignment([SHORT, LONG]))
-    once.update(assignment([SHORT]))
+    update(twice, assignment([SHORT, LONG]))
+    update(once, assignment([SHORT]))
     # The first step moves every log-prob of the second by less than the clip: rho is near 1.
     anchor = make_policy().score([LONG])[0]
-    once.update(assignment([replace(LONG, group=0, anchor=anchor)]))
+    update(once, assignment([replace(LONG, group=0, anchor=anchor)]))
     for mine, expected in zip(twice.parameters, once.parameters, strict=True):
         torch.testing.assert_close(mine, expected, rtol=1e-12, atol=1e-14)
 
@@ -405,11 +406,11 @@ def test_gradient_that_is_not_finite_stops_before_the_step(make_policy):
     policy = make_policy("quick")
     before = [p.detach().clone() for p in policy.parameters]
     with pytest.raises(RunError, match="'quick'.*not finite.*learning rate"):
-        policy.update(assignment([replace(SHORT, pg_weight=float("inf"))]))
+        update(policy, assignment([replace(SHORT, pg_weight=float("inf"))]))
     assert all(torch.equal(a, b) for a, b in zip(before, policy.parameters, strict=True))
 
 
 def test_learning_rate_warms_up_over_rounds(make_policy):
     policy = make_policy(optimizer={"lr": 0.3, "warmup_rounds": 2})
-    rates = [policy.update(assignment([SHORT]))["lr"] for _ in range(4)]
+    rates = [update(policy, assignment([SHORT]))["lr"] for _ in range(4)]
     assert rates == pytest.approx([0.1, 0.2, 0.3, 0.3])

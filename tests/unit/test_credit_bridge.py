@@ -15,6 +15,7 @@ from mrl.rollout import Rollout
 from mrl.rollout.groups import Groups, verify_all
 from mrl.tasks import Item, Task
 from mrl.tasks.verifiers import exact
+from mrl.update import update
 
 ITEMS = [Item.of("01=", "1"), Item.of("11=", "0")]
 EOS = 1
@@ -276,7 +277,7 @@ def test_peers_empty_and_truncated_responses_are_valid_rollouts(receiver, peer, 
     assert first.finished
     assert second.response == me.encode([b"1"])[0]  # no end token: the source did not finish
     assert not second.finished
-    assert np.isfinite(me.update(found)["loss"])
+    assert np.isfinite(update(me, found)["loss"])
 
 
 @pytest.mark.parametrize("ratio", ["sequence", "block", "length_normalised"])
@@ -286,7 +287,7 @@ def test_ratio_of_a_peer_that_is_the_receiver_itself_is_one(receiver, ratio):
     records = published(me, theirs, "rollout")
     own = groups(me, ["0", "1"])
     found = bridge(me, own, records, {"me": 6}, reverify=False)
-    figures = me.update(found)
+    figures = update(me, found)
     gated = found.counts["gated_share"]
     assert figures["ratio_q50"] == pytest.approx(1.0, abs=1e-9)
     assert figures["ratio_mean"] == pytest.approx(1.0 - gated, abs=1e-9)

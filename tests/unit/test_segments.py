@@ -21,6 +21,7 @@ from mrl.tasks import Item, Task
 from mrl.tokens import ContentEncoder, Unrepresentable, align, retokenize
 from mrl.tokens.recipes import bpe_tokenizer
 from mrl.tokens.segments import SegmentEncoder, StructuralTokens
+from mrl.update import update
 
 TEXTS = ["think thinking thank", "so 12+12=24 and <thin>", "call the tool", "naïve"]
 ITEM = Item.of("q", "1")
@@ -253,7 +254,7 @@ def test_a_thinking_peers_rollouts_pass_the_gate_and_become_own_tokens(make, rat
         assert row.source.logprobs.sum() == pytest.approx(one.logprobs.sum(), rel=1e-12)
         assert row.source.block_of_token.shape == (len(row.response),)
     assert found.counts["gated_share"] == 0.0
-    assert np.isfinite(me.update(found)["loss"])
+    assert np.isfinite(update(me, found)["loss"])
 
 
 def test_a_success_carries_its_segments(make):

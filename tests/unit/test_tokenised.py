@@ -13,6 +13,7 @@ from mrl.gate.tokenised import TokenPolicy, TokenWorld, Transfer, plots, study, 
 from mrl.gate.tokenised.toys import toy_encoder
 from mrl.tokens import ContentEncoder, is_canonical, retokenize
 from mrl.tokens.recipes import bpe_tokenizer, character_tokenizer
+from mrl.update import accumulate
 
 EOS_ID = 1
 GROUPS, SIZE = 12, 4
@@ -209,7 +210,7 @@ class Round:
             codecs={side.name: side.codec for side in sides},
             rng=np.random.default_rng(7),
         )
-        sides[0].accumulate(assignment)
+        accumulate(sides[0], assignment)
         return -sides[0].parameters[0].grad.numpy()
 
     def trainer_policy(self, i: int) -> Any:

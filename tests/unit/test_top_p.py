@@ -18,6 +18,7 @@ from mrl.publish import records_of
 from mrl.rollout.groups import Groups
 from mrl.rollout.hf import nucleus, sample, scaled_logprobs
 from mrl.tasks import Item, Task
+from mrl.update import accumulate, update
 
 ITEMS = [Item.of("01=", "1"), Item.of("1+1+1=", "1")]
 TASK = Task(tuple(ITEMS), tuple(ITEMS), "any", lambda item, response, finished: 1.0)
@@ -187,7 +188,7 @@ def test_the_gradient_is_that_of_the_truncated_policy(make_policy):
     def value() -> float:
         return float(sum(0.5 * score.sum() for score in policy.score(rows)))
 
-    policy.accumulate(Assignment(rows, 1))
+    accumulate(policy, Assignment(rows, 1))
     parameter = policy.model.lm_head.weight
     (index,) = (np.unravel_index(int(parameter.grad.abs().argmax()), parameter.shape),)
     analytic, step = float(parameter.grad[index]), 1e-6
@@ -219,7 +220,7 @@ def test_the_ratio_of_a_policy_to_itself_is_one(make_policy, ratio):
         codecs={"me": me.codec},
         rng=np.random.default_rng(0),
     )
-    figures = me.update(found)
+    figures = update(me, found)
     assert figures["ratio_q50"] == pytest.approx(1.0, abs=1e-9)
     assert figures["ratio_mean"] == pytest.approx(1.0 - found.counts["gated_share"], abs=1e-9)
     assert figures["unreachable_tokens"] == 0
