@@ -105,9 +105,8 @@ def play(
     codecs = {policy.name: policy.codec for policy in policies}
     groups, gaps, rows = {}, {}, []
     for policy in policies:
-        seed = derive(config.seed, "rollout", round, policy.name)
-        clock, size, redraws = phases[policy.name], config.group.own, config.group.redraws
-        own = draw_groups(policy, task, items, size, redraws=redraws, seed=seed, phases=clock)
+        clock, seed = phases[policy.name], derive(config.seed, "rollout", round, policy.name)
+        own = draw_groups(policy, task, items, config.group, seed=seed, phases=clock)
         groups[policy.name] = own
         with clock("publish"):
             needs = frozenset().union(*(one.probe.needs for one in policies if one is not policy))

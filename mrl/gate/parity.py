@@ -135,8 +135,7 @@ class Toy:
             policy,
             self.task,
             self.items,
-            self.run.group.own,
-            redraws=self.run.group.redraws,
+            self.run.group,
             seed=derive(self.run.seed, "rollout", 0, policy.name),
             phases=Phases(),
         )

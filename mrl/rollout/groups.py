@@ -7,6 +7,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from mrl.config import GroupConfig
 from mrl.rollout import Rollout
 from mrl.seeds import derive
 from mrl.tasks import Item, Task
@@ -68,26 +69,26 @@ def draw_groups(
     policy: Generator,
     task: Task,
     items: Sequence[Item],
-    n: int,
+    group: GroupConfig,
     /,
     *,
-    redraws: int,
     seed: int,
     phases: Phases,
 ) -> Groups:
-    """Sample and verify `n` responses an item; redraw dead groups at most `redraws` times."""
+    """Sample and verify a group for each item; redraw dead groups as often as `group` allows."""
+    n = group.own
     rollouts: list[list[Rollout]] = [[] for _ in items]
     rewards = np.full((len(items), n), np.nan)
     todo = list(range(len(items)))
     generated = 0
-    for attempt in range(redraws + 1):
+    for attempt in range(group.redraws + 1):
         chosen = [items[i] for i in todo]
         with phases("generate"):
             fresh = policy.generate(chosen, n, derive(seed, attempt))
         with phases("verify"):
             rewards[todo] = verify_all(task, chosen, fresh)
-        for i, group in zip(todo, fresh, strict=True):
-            rollouts[i] = group
+        for i, drawn in zip(todo, fresh, strict=True):
+            rollouts[i] = drawn
         generated += len(todo) * n
         todo = [i for i, dead in zip(todo, dead_groups(rewards[todo]), strict=True) if dead]
         if not todo:
