@@ -97,6 +97,16 @@ class TokenAudit:
         return float(self.rollouts["canonical"].mean()) if len(self.rollouts) else float("nan")
 
     @property
+    def _kept(self) -> pd.DataFrame:
+        """Rollouts that B can represent."""
+        return self.rollouts[self.rollouts["refused_b"].isna()]
+
+    @property
+    def gated_share(self) -> float:
+        """Share that is not canonical of the rollouts that B can represent; NaN without any."""
+        return float(1 - self._kept["canonical"].mean()) if len(self._kept) else float("nan")
+
+    @property
     def residual(self) -> ResidualSummary | None:
         """Distribution of the measured residuals; None where none were given."""
         measured = self.rollouts["residual"].dropna()
@@ -111,6 +121,7 @@ class TokenAudit:
             "refused_share": self.refused_share,
             "rollouts": len(self.rollouts),
             "canonical_share": self.canonical_share,
+            "gated_share": self.gated_share,
         }
         spread = self.residual
         if spread is not None:
@@ -132,7 +143,7 @@ class TokenAudit:
         gated : bool
             For a gated ratio rule: rollouts that are not canonical are gated out, and with them
             the residual. For an ungated one: the log-ratio's error is ``-r`` of the measured
-            residuals.
+            residuals. Either way of the rollouts that B can represent: the others are dropped.
 
         Returns
         -------
@@ -146,14 +157,14 @@ class TokenAudit:
             If there is no text to take a share of, or ``gated=False`` and no residual was
             measured.
         """
-        drop = self.refused_share
+        drop, kept = self.refused_share, self._kept
         if np.isnan(drop):
             raise ValueError(
                 "audit saw no text that the source can represent; expected at least one"
             )
         if gated:
-            return Residual(drop=drop, gate=1 - self.canonical_share if len(self.rollouts) else 0.0)
-        measured = self.rollouts["residual"].dropna()
+            return Residual(drop=drop, gate=self.gated_share if len(kept) else 0.0)
+        measured = kept["residual"].dropna()
         if measured.empty:
             raise ValueError(
                 "audit saw no residuals, which gated=False needs; pass `residuals` with `rollouts`"

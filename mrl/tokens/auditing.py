@@ -15,7 +15,7 @@ from mrl.errors import InputError
 from mrl.tokens import plots
 from mrl.tokens.audit import TokenAudit, audit
 from mrl.tokens.residual import LARGE, LEVELS
-from mrl.tokens.retokenization import ContentEncoder
+from mrl.tokens.retokenization import INVALID_UTF8, ContentEncoder
 from mrl.tokens.run_rollouts import RunRollouts, run_config, run_rollouts
 from mrl.tokens.sources import Texts, encoder_of, file_texts, shipped_texts
 
@@ -59,10 +59,11 @@ def run_audit(
         raise InputError("got --text and --rollouts; expected one of them")
     console = console or Console(quiet=True)
     policies = () if run is None else run_config(run).policies
+    read = None if text is None else file_texts(text)
     with console.status("reading tokenizers"):
         encoder_a, encoder_b = encoder_of(a, policies), encoder_of(b, policies)
     rollouts = None if run is None else run_rollouts(run, a, encoder_a)
-    texts = _texts(text, rollouts)
+    texts = read or (shipped_texts() if rollouts is None else _texts_of(rollouts))
     try:
         output.mkdir(parents=True, exist_ok=True)
         with _bar(console, len(texts.texts)) as advance:
@@ -112,15 +113,14 @@ def tidy(report: TokenAudit, measured: Mapping[str, float], /) -> pd.DataFrame:
     if len(report.rollouts):
         rows.append(("rollouts", "all", len(report.rollouts)))
         rows.append(("canonical_share", "all", report.canonical_share))
+        rows.append(("gated_share", "all", report.gated_share))
     rows += [(key, "all", value) for key, value in measured.items() if key != "canonical_share"]
     return pd.DataFrame(rows, columns=["quantity", "kind", "value"])
 
 
-def _texts(text: Path | None, rollouts: RunRollouts | None, /) -> Texts:
-    if rollouts is not None:
-        found = tuple(record.text for record in rollouts.records)
-        return Texts(found, ("rollouts",) * len(found), rollouts.about)
-    return shipped_texts() if text is None else file_texts(text)
+def _texts_of(rollouts: RunRollouts, /) -> Texts:
+    found = tuple(record.text for record in rollouts.records)
+    return Texts(found, ("rollouts",) * len(found), rollouts.about)
 
 
 @contextmanager
@@ -160,7 +160,14 @@ def _write(
         for level in LEVELS
         if (key := f"residual_q{level:.0%}"[:-1]) in measured
     }
-    picture = plots.audit(report, source=source, receiver=receiver, residual=quantiles or None)
+    number = measured.get("residual_rollouts")
+    picture = plots.audit(
+        report,
+        source=source,
+        receiver=receiver,
+        residual=quantiles or None,
+        number=None if number is None else int(number),
+    )
     for kind in FIGURES:
         picture.savefig(output / f"audit.{kind}", dpi=200)
 
@@ -203,6 +210,7 @@ def _show_rollouts(figures: pd.DataFrame, console: Console, /) -> None:
     table = Table(f"{values['rollouts']:,.0f} rollouts of A", "")
     table.add_row("canonical", _percent(values["canonical_share"]))
     table.add_row("refused by B", _percent(values["refused_share"]))
+    table.add_row("not canonical, of those B can write", _percent(values["gated_share"]))
     for level in LEVELS:
         key = f"residual_q{level:.0%}"[:-1]
         if key in values:
@@ -222,7 +230,9 @@ def _suggest(report: TokenAudit, console: Console, /) -> None:
     try:
         found = report.suggested_residual()
     except ValueError:
-        console.print("no residual suggested: A can write none of the texts itself")
+        utf8 = (report.texts["refused_a"] != INVALID_UTF8).any()
+        why = "" if utf8 else "; none of them is UTF-8, which is what is read"
+        console.print(f"no residual suggested: A can write none of the texts itself{why}")
         return
     values = {name: float(getattr(found, name)) for name in ("mu", "sigma", "drop", "gate")}
     code = ", ".join(f"{name}={value:.4g}" for name, value in values.items())

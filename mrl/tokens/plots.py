@@ -25,6 +25,7 @@ def audit(
     source: str = "A",
     receiver: str = "B",
     residual: Mapping[float, float] | None = None,
+    number: int | None = None,
 ) -> Figure:
     """Draw an audit: shares by kind of text, block sizes, and the residual if it is known.
 
@@ -37,6 +38,8 @@ def audit(
     residual : mapping of float to float, optional
         Quantiles of the residual's magnitude, in nats, by level. Default: those of the report's
         own rollouts.
+    number : int, optional
+        Rollouts that these quantiles are of. Default: those of the report with a residual.
 
     Returns
     -------
@@ -52,6 +55,7 @@ def audit(
     spread = report.residual
     if residual is None and spread is not None:
         residual = dict(zip(spread.levels, spread.magnitude, strict=True))
+        number = int(report.rollouts["residual"].notna().sum())
     panels = 3 if residual else 2
     with mpl.rc_context(rc=STYLE):
         figure = Figure(figsize=(0.8 + 3.4 * panels, 3.3), layout="constrained")
@@ -59,7 +63,7 @@ def audit(
         _shares(axes[0], report)
         _sizes(axes[1], report.blocks, source, receiver)
         if residual:
-            _residual(axes[2], residual)
+            _residual(axes[2], residual, number)
         title = f"from {source} to {receiver}"
         if count := len(report.rollouts):
             title += f"; {report.canonical_share:.1%} of {count:,} rollouts canonical"
@@ -147,14 +151,16 @@ def _sizes(axes: Axes, blocks: pd.DataFrame, source: str, receiver: str, /) -> N
     axes.set_title("share of blocks (%)", fontsize="small")
 
 
-def _residual(axes: Axes, quantiles: Mapping[float, float], /) -> None:
+def _residual(axes: Axes, quantiles: Mapping[float, float], number: int | None, /) -> None:
     """Bars of quantiles, with the line above which a ratio is off by a factor of 148."""
     levels = sorted(quantiles)
     place = np.arange(len(levels))
-    axes.bar(place, [quantiles[level] for level in levels], color=COLOURS[2], width=0.6)
+    bars = axes.bar(place, [quantiles[level] for level in levels], color=COLOURS[2], width=0.6)
+    axes.bar_label(bars, fmt="%.2g", fontsize="x-small", padding=1)
     axes.axhline(LARGE, color=COLOURS[1], linewidth=0.9, linestyle="--")
     axes.set_xticks(place, [f"{level:.0%}" for level in levels])
-    axes.set(xlabel="quantile over rollouts", ylabel="|residual| (nats)")
+    of = "" if number is None else f"{number:,} "
+    axes.set(xlabel=f"quantile over {of}rollouts", ylabel="|residual| (nats)")
     axes.set_title("source's canonicality residual", fontsize="small")
 
 

@@ -6,7 +6,7 @@ SentencePiece pieces U+2581 is a space and ``<0xNN>`` a byte; other pieces are t
 Source: docs/tokens.md.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -281,9 +281,12 @@ class TokenBytes:
         return row.astype(np.intp, copy=False)
 
 
-def _lacks(missing: bytes, spelling: Spelling, /) -> tuple[str, ...]:
-    """What missing bytes cost, in words."""
-    if not (spelling.byte_level or spelling.byte_pieces):
-        return ("its vocabulary holds some characters only",)
+def _lacks(missing: bytes, spelling: Spelling, /) -> Iterator[str]:
+    """What missing bytes and a mark for spaces cost, in words."""
     lacking = [f"{value:02X}" for value in missing if value not in NEVER_IN_TEXT]
-    return (f"its vocabulary lacks the bytes {' '.join(lacking)}",) if lacking else ()
+    if not (spelling.byte_level or spelling.byte_pieces):
+        yield "its vocabulary holds some characters only"
+    elif lacking:
+        yield f"its vocabulary lacks the bytes {' '.join(lacking)}"
+    if (mark := spelling.space_mark) is not None:
+        yield f"the character {mark} (U+{ord(mark):04X}) stands for a space"

@@ -125,7 +125,8 @@ def test_a_runs_rollouts_are_audited_and_its_exchange_stays_as_it_was(mrl, train
     assert found["rollouts", "all"] == len(rollouts) == 4 * 6  # prompts of the last round, group
     assert found["canonical_share", "all"] == rollouts["canonical"].mean()
     assert 0 < found["canonical_share", "all"] < 1
-    assert f"gate={1 - rollouts['canonical'].mean():.4g}" in said
+    kept = rollouts[rollouts["refused_b"].isna()]
+    assert f"gate={1 - kept['canonical'].mean():.4g}" in said
     metrics = pd.read_json(run / "metrics.jsonl", lines=True)
     last = metrics[(metrics["policy"] == "b") & (metrics["round"] == 1)].iloc[0]
     assert found["residual_q90", "all"] == pytest.approx(last["residual_q90"])

@@ -58,6 +58,15 @@ def test_rollouts_give_the_canonical_share_and_the_refused_share(characters, pai
     assert (back.suggested_residual().drop, back.suggested_residual().gate) == (0.5, 0.0)
 
 
+def test_a_rollout_that_the_receiver_drops_is_not_gated_out_once_more(characters, pairs):
+    # "a " and "ab" with <pad> inside, "d", "ab"; the receiver has no space
+    report = audit(characters, pairs, ["ab"], rollouts=[[2, 0, 6], [2, 0, 3], [5], [2, 3]])
+    assert (report.refused_share, report.canonical_share) == (0.25, 0.5)
+    assert report.gated_share == pytest.approx(1 / 3)
+    suggested = report.suggested_residual()
+    assert (suggested.drop, suggested.gate) == (0.25, pytest.approx(1 / 3))
+
+
 def test_measured_residuals_reach_the_ungated_suggestion_with_the_ratios_sign(characters, pairs):
     rollouts = [[6], [2, 3], [4, 5]]
     residual = canonicality_residual([-1.0, -9.0, -4.0], [-1.0, -2.0, -4.5], [True, False, False])
