@@ -126,8 +126,8 @@ class Exact:
     def _need(self, generation: Floats, training: Floats, /) -> Ints:
         """Fewest devices (2^items, K, G) for all items of a set in one slice."""
         by_time = np.maximum(
-            least_within(self.generation, generation)[self.generates],
-            least_within(self.training, training)[self.trains],
+            least_within(self.generation, self.tables.devices, generation)[self.generates],
+            least_within(self.training, self.tables.devices, training)[self.trains],
         )
         return np.maximum(by_time, self.for_memory[..., None])
 
@@ -186,8 +186,10 @@ class Counts:
 
     def need(self, generation: Floats, training: Floats, /) -> Ints:
         """Devices (slices, G) with which each slice keeps the limits."""
+        most = self.tables.devices[self.kinds]
         by_time = np.maximum(
-            least_within(self.generation, generation), least_within(self.training, training)
+            least_within(self.generation, most, generation),
+            least_within(self.training, most, training),
         )
         return np.maximum(by_time, self.for_memory[:, None])
 
@@ -199,6 +201,51 @@ class Counts:
             for k, devices in enumerate(self.tables.devices)
         ]
         return np.logical_and.reduce(enough)
+
+
+def plainer(
+    tables: Tables, blocks: Sequence[Block], generation: float, training: float, /
+) -> tuple[list[Block], list[int]]:
+    """Give policies slices of their own where devices are left, within the same limits.
+
+    Returns
+    -------
+    blocks : list of Block
+    devices : list of int
+        What each needs.
+    """
+    limits = np.array([generation]), np.array([training])
+    blocks = list(blocks)
+    devices = Counts(tables, blocks).need(*limits)[:, 0].tolist()
+    for p in range(tables.policies):
+        mine = [i for i, block in enumerate(blocks) if p in block.generation + block.training]
+        if len(mine) == 1 and blocks[mine[0]][1:] == ((p,), (p,)):
+            continue
+        kept = [i for i in range(len(blocks)) if i not in mine]
+        rest = [block for i in mine if (block := _without(blocks[i], p)) is not None]
+        used = _by_kind(tables, [blocks[i] for i in kept], [devices[i] for i in kept])
+        for k in range(len(tables.devices)):
+            new = [*rest, Block(k, (p,), (p,))]
+            need = Counts(tables, new).need(*limits)[:, 0].tolist()
+            if (used + _by_kind(tables, new, need) <= tables.devices).all():
+                blocks = [*(blocks[i] for i in kept), *new]
+                devices = [*(devices[i] for i in kept), *need]
+                break
+    return blocks, devices
+
+
+def _without(block: Block, policy: int, /) -> Block | None:
+    """The block without a policy; None where nothing is left."""
+    generation, training = (tuple(p for p in phase if p != policy) for phase in block[1:])
+    return Block(block.kind, generation, training) if generation or training else None
+
+
+def _by_kind(tables: Tables, blocks: Sequence[Block], devices: Sequence[int], /) -> Ints:
+    """Devices taken of each kind."""
+    taken = np.zeros_like(tables.devices)
+    for block, count in zip(blocks, devices, strict=True):
+        taken[block.kind] += count
+    return taken
 
 
 def _pairs(pairs: Parts, whole: int, /) -> tuple[Ints, Ints]:

@@ -17,6 +17,7 @@ from mrl.allocation.tables import Floats, Ints, Tables, least_within
 # A slice may grow by fewer devices than this to take in one more policy; where a policy needs more,
 # rounding to whole devices costs a slice of its own little.
 GROWTH = 8
+WINDOW = np.arange(GROWTH)
 # Prices of a kind that are tried, relative to its speed.
 PRICES = (1.0, 0.5, 2.0)
 # Kinds whose prices are varied: all combinations are tried.
@@ -36,16 +37,22 @@ class Choice(NamedTuple):
 
 
 class Greedy:
-    """Tells whether it finds a placement that keeps limits, and which."""
+    """Tells whether it finds a placement that keeps limits, and which.
 
-    def __init__(self, tables: Tables, /) -> None:
-        self.tables = tables
+    Parameters
+    ----------
+    tables : Tables
+    price : (K,)
+        Of a device of each kind.
+    """
+
+    def __init__(self, tables: Tables, price: Floats, /) -> None:
+        self.tables, self.price = tables, price
         everyone = np.eye(tables.policies, dtype=bool)
         self.for_memory = {
             items: tables.least_for_memory(everyone & items[0], everyone & items[1])
             for items in (BOTH, GENERATION, TRAINING)
         }
-        self.prices = list(_prices(tables))
 
     def __call__(self, generation: Floats, training: Floats, /) -> np.ndarray:
         """Whether each pair of limits, in seconds, is kept."""
@@ -60,20 +67,22 @@ class Greedy:
         return found.blocks()
 
     def _filled(self, generation: float, training: float, /) -> "_Filling | None":
-        """The first filling, by price, that has room for all policies."""
-        by_generation = least_within(self.tables.generation, np.array([generation]))[..., 0]
-        by_training = least_within(self.tables.training, np.array([training]))[..., 0]
+        """Slices with room for all policies."""
+        by_generation, by_training = (
+            least_within(times, self.tables.devices, np.array([limit]))[..., 0]
+            for times, limit in (
+                (self.tables.generation, generation),
+                (self.tables.training, training),
+            )
+        )
         by_time = {
             BOTH: np.maximum(by_generation, by_training),
             GENERATION: by_generation,
             TRAINING: by_training,
         }
         need = {items: np.maximum(by_time[items], self.for_memory[items]) for items in by_time}
-        for price in self.prices:
-            filling = _Filling(self.tables, price, generation, training)
-            if filling.fill(need):
-                return filling
-        return None
+        filling = _Filling(self.tables, self.price, generation, training)
+        return filling if filling.fill(need) else None
 
 
 class _Filling:
@@ -84,7 +93,7 @@ class _Filling:
 
     def __init__(self, tables: Tables, price: Floats, generation: float, training: float) -> None:
         self.tables, self.price = tables, price
-        self.limits = np.array([generation, training])[:, None, None]
+        self.limits = (generation, training)
         self.free = tables.devices.copy()
         most = 2 * tables.policies
         self.kind, self.devices = np.zeros(most, dtype=int), np.zeros(most, dtype=int)
@@ -127,42 +136,42 @@ class _Filling:
         best = None
         if np.isfinite(own[k]):
             best = Choice(float(own[k]), len(self.members), k, int(need[k]))
-        if not self.members:
-            return best
         places = np.arange(len(self.members))
-        kind = self.kind[places]
-        times, working, state = self._with(policy, items, places)
-        share = self.devices[places, None] + np.arange(GROWTH) if self.tables.sharding else 1
-        fits = (
-            (times <= self.limits).all(axis=0)
-            & (state[:, None] / share + working <= self.tables.memory[kind, None])
-            & (np.arange(GROWTH) <= self.free[kind, None])
-        )
-        growth = np.where(fits.any(axis=1), fits.argmax(axis=1) * self.price[kind], np.inf)
+        if not len(places):
+            return best
+        kind, n = self.kind[places, None], self.devices[places, None] + WINDOW
+        times, working, state = self._of(policy, items, kind, n)
+        fits = WINDOW <= self.free[kind]
+        fits &= self.times[0, places] + times[0] <= self.limits[0]
+        fits &= self.times[1, places] + times[1] <= self.limits[1]
+        state = (self.state[places, None] + state) / (n if self.tables.sharding else 1)
+        working = np.maximum(self.working[places], working)
+        fits &= state + working <= self.tables.memory[kind]
+        growth = np.where(fits.any(axis=1), fits.argmax(axis=1) * self.price[kind[:, 0]], np.inf)
         place = int(growth.argmin())
         if growth[place] < (best.price if best else np.inf):
-            more = int(fits[place].argmax())
-            devices = int(self.devices[place]) + more
-            best = Choice(float(growth[place]), place, int(kind[place]), devices)
+            devices = int(n[place, fits[place].argmax()])
+            best = Choice(float(growth[place]), place, int(kind[place, 0]), devices)
         return best
 
-    def _with(self, policy: int, items: Items, places: Ints, /) -> tuple[Floats, Floats, Floats]:
-        """Windows of slices with one more policy in them."""
-        tables = self.tables
-        kind = self.kind[places, None]
-        n = self.devices[places, None] - 1 + np.arange(GROWTH)
-        n = np.minimum(n, tables.generation.shape[-1] - 1)
-        times, working, state = self.times[:, places], self.working[places], self.state[places]
+    def _of(
+        self, policy: int, items: Items, kind: Ints, n: Ints, /
+    ) -> tuple[list[Floats | float], Floats | float, float]:
+        """Times, working bytes and state of a policy's items on slices of n devices of a kind."""
+        tables, state = self.tables, 0.0
+        n = np.minimum(n, tables.generation.shape[-1]) - 1
+        times: list[Floats | float] = [0.0, 0.0]
+        working: Floats | float = 0.0
         if items[0]:
-            times[0] += tables.generation[policy, kind, n]
-            working = np.maximum(working, tables.working_generation[policy, n])
-            state = state + tables.state_generation[policy]
+            times[0] = tables.generation[policy][kind, n]
+            working = tables.working_generation[policy][n]
+            state += tables.state_generation[policy]
         if items[1]:
-            times[1] += tables.training[policy, kind, n]
-            working = np.maximum(working, tables.working_training[policy, n])
-            state = state + tables.state_training[policy]
+            times[1] = tables.training[policy][kind, n]
+            working = np.maximum(working, tables.working_training[policy][n])
+            state += tables.state_training[policy]
         if items == BOTH:
-            state = state - tables.shared[policy]
+            state -= tables.shared[policy]
         return times, working, state
 
     def _take(self, policy: int, items: Items, choice: Choice, /) -> None:
@@ -171,20 +180,23 @@ class _Filling:
         self.free[choice.kind] -= choice.devices - self.devices[place]
         if place == len(self.members):
             self.members.append([])
-            self.kind[place] = choice.kind
-        moved = self.devices[place] != choice.devices
-        self.devices[place] = choice.devices
         self.members[place].append((policy, items))
-        renewed = self.members[place] if moved else self.members[place][-1:]
-        if moved:
+        renewed = self.members[place][-1:]
+        if choice.devices != self.devices[place]:
+            renewed = self.members[place]
+            self.kind[place], self.devices[place] = choice.kind, choice.devices
             self.times[:, place] = self.working[place] = self.state[place] = 0
         for member, their in renewed:
-            one = np.array([place])
-            times, working, state = self._with(member, their, one)
-            self.times[:, one], self.working[one], self.state[one] = times, working, state
+            times, working, state = self._of(
+                member, their, self.kind[place], self.devices[place] + WINDOW
+            )
+            self.times[0, place] += times[0]
+            self.times[1, place] += times[1]
+            self.working[place] = np.maximum(self.working[place], working)
+            self.state[place] += state
 
 
-def _prices(tables: Tables, /) -> Iterator[Floats]:
+def prices(tables: Tables, /) -> Iterator[Floats]:
     """Prices of a device by kind: its speed, by the policies that can run on all kinds.
 
     Followed by other prices where there are several kinds.
@@ -195,5 +207,9 @@ def _prices(tables: Tables, /) -> Iterator[Floats]:
         relative = np.where(np.isfinite(alone), best / alone, 0)
     speed = np.maximum(relative.mean(axis=0), 1e-3)
     priced = min(len(speed), MOST_PRICED) if len(speed) > 1 else 0
+    tried = set()
     for factors in product(PRICES, repeat=priced):
-        yield speed * np.array([*factors, *[1.0] * (len(speed) - priced)])
+        relative = np.array([*factors, *[1.0] * (len(speed) - priced)])
+        if (same := tuple(relative / relative.max())) not in tried:
+            tried.add(same)
+            yield speed * relative

@@ -9,15 +9,16 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from mrl.allocation.exact import MOST_POLICIES, Block, Counts, Exact
-from mrl.allocation.greedy import Greedy
+from mrl.allocation.exact import MOST_POLICIES, Block, Counts, Exact, plainer
+from mrl.allocation.greedy import Greedy, prices
 from mrl.allocation.placement import Placement, Slice
 from mrl.allocation.problem import Demand, Device, Inventory
-from mrl.allocation.search import shortest
+from mrl.allocation.search import Limits, Oracle, shortest
 from mrl.allocation.shortage import check_each, explain_all
 from mrl.allocation.tables import Floats, Tables
 
 TOLERANCE = 0.01
+INTERVALS = 16
 
 
 def plan(inventory: Inventory, demands: Sequence[Demand], /) -> Placement:
@@ -44,18 +45,48 @@ def plan(inventory: Inventory, demands: Sequence[Demand], /) -> Placement:
     tables = Tables.of(inventory, demands)
     check_each(inventory, demands, tables)
     least = _least(tables)
-    oracle = Exact(tables) if len(demands) <= MOST_POLICIES else Greedy(tables)
-    if not oracle(np.array([np.inf]), np.array([np.inf]))[0]:
-        raise explain_all(inventory, demands, proven=isinstance(oracle, Exact))
-    limits = shortest(oracle, least, tolerance=TOLERANCE, intervals=16)
-    blocks = oracle.blocks(limits.generation, limits.training)
+    search = _all if len(demands) <= MOST_POLICIES else _packed
+    found = search(tables, least)
+    if found is None:
+        raise explain_all(inventory, demands, proven=search is _all)
+    blocks, bound = found
     counts = Counts(tables, blocks)
-    # The slices as they are, with the best number of devices for each.
-    best = shortest(counts, least, tolerance=TOLERANCE / 10, intervals=16)
-    devices = counts.need(np.array([best.generation]), np.array([best.training]))[:, 0]
-    slices = _with_devices(inventory, demands, blocks, devices.tolist())
-    bound = limits.bound if isinstance(oracle, Exact) else sum(least)
+    # These slices with the best number of devices for each, then fewer that are shared.
+    limits = shortest(counts, least, tolerance=TOLERANCE / 10, intervals=INTERVALS)
+    blocks, devices = plainer(tables, blocks, limits.generation, limits.training)
+    slices = _with_devices(inventory, demands, blocks, devices)
     return Placement(inventory, tuple(demands), slices, bound)
+
+
+def _all(tables: Tables, least: tuple[float, float], /) -> tuple[list[Block], float] | None:
+    """The best of all placements, and a bound on it; None where there is none."""
+    oracle = Exact(tables)
+    if not _ever(oracle):
+        return None
+    limits = shortest(oracle, least, tolerance=TOLERANCE, intervals=INTERVALS)
+    return oracle.blocks(limits.generation, limits.training), limits.bound
+
+
+def _packed(tables: Tables, least: tuple[float, float], /) -> tuple[list[Block], float] | None:
+    """The best packing over several prices, and a bound on all placements."""
+    best: tuple[Greedy, Limits] | None = None
+    for price in prices(tables):
+        oracle = Greedy(tables, price)
+        if not _ever(oracle):
+            continue
+        if best is not None:
+            better = np.array(best[1][:2]) * (1 - TOLERANCE)
+            if not oracle(better[:1], better[1:])[0]:
+                continue
+        best = oracle, shortest(oracle, least, tolerance=TOLERANCE, intervals=INTERVALS // 2)
+    if best is None:
+        return None
+    return best[0].blocks(best[1].generation, best[1].training), sum(least)
+
+
+def _ever(oracle: Oracle, /) -> bool:
+    """Whether all policies fit, however long a round takes."""
+    return bool(oracle(np.array([np.inf]), np.array([np.inf]))[0])
 
 
 def _least(tables: Tables, /) -> tuple[float, float]:

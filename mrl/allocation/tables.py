@@ -134,19 +134,31 @@ def _working(phases: Sequence[Phase], n: Ints, /) -> Floats:
     return np.array([one.row_bytes * np.minimum(one.batch, -(-one.rows // n)) for one in phases])
 
 
-def least_within(times: Floats, limits: Floats, /) -> Ints:
-    """Fewest devices whose time is within each limit, for times (..., N) that fall with devices.
+def least_within(times: Floats, most: Ints, limits: Floats, /) -> Ints:
+    """Fewest devices whose time is within each limit.
+
+    Parameters
+    ----------
+    times : (..., R, N)
+        They fall, or stay, with the number of devices, up to `most`.
+    most : (R,)
+        Devices that there are.
+    limits : (G,)
 
     Returns
     -------
-    (..., G) for limits (G,)
+    (..., R, G)
         `NEVER` where no number of devices is enough.
     """
     flat = times.reshape(-1, times.shape[-1])
-    found = np.empty((len(flat), len(limits)), dtype=np.int64)
-    for row, into in zip(flat, found, strict=True):
-        # Reversed, times that cannot be reached stand last as they must.
-        known = np.isfinite(row).sum()
-        within = np.searchsorted(row[:known][::-1], limits, side="right")
-        into[:] = np.where(within > 0, known - within + 1, NEVER)
-    return found.reshape(*times.shape[:-1], len(limits))
+    rows = np.arange(len(flat))[:, None]
+    high = np.broadcast_to(most - 1, times.shape[:-1]).reshape(-1, 1)
+    high = np.broadcast_to(high, (len(flat), len(limits))).copy()
+    last = flat[rows, high]
+    enough = np.isfinite(last) & (last <= limits)
+    low = np.full_like(high, -1)
+    for _ in range(int(most.max()).bit_length()):
+        middle = np.maximum((low + high) // 2, 0)
+        within = flat[rows, middle] <= limits
+        low, high = np.where(within, low, middle), np.where(within, middle, high)
+    return np.where(enough, high + 1, NEVER).reshape(*times.shape[:-1], len(limits))
