@@ -50,7 +50,9 @@ class Parts(NamedTuple):
 @lru_cache(maxsize=4)
 def parts_of(items: int, /, *, with_first: bool) -> Parts:
     """Every set of items with its parts: those that hold its first item, or all with the empty."""
-    part, rest, starts = [], [], []
+    part: list[int] = []
+    rest: list[int] = []
+    starts: list[int] = []
     sets = sorted(range(1, 1 << items), key=lambda whole: (whole.bit_count(), whole))
     for whole in sets:
         starts.append(len(part))

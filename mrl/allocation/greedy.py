@@ -141,12 +141,11 @@ class _Filling:
             return best
         kind, n = self.kind[places, None], self.devices[places, None] + WINDOW
         times, working, state = self._of(policy, items, kind, n)
-        fits = WINDOW <= self.free[kind]
+        fits = self.free[kind] >= WINDOW
         fits &= self.times[0, places] + times[0] <= self.limits[0]
         fits &= self.times[1, places] + times[1] <= self.limits[1]
-        state = (self.state[places, None] + state) / (n if self.tables.sharding else 1)
-        working = np.maximum(self.working[places], working)
-        fits &= state + working <= self.tables.memory[kind]
+        held = (self.state[places, None] + state) / (n if self.tables.sharding else 1)
+        fits &= held + np.maximum(self.working[places], working) <= self.tables.memory[kind]
         growth = np.where(fits.any(axis=1), fits.argmax(axis=1) * self.price[kind[:, 0]], np.inf)
         place = int(growth.argmin())
         if growth[place] < (best.price if best else np.inf):

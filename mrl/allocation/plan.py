@@ -144,7 +144,7 @@ def _pick(free: dict[str, list[int]], nodes: Sequence[str], count: int, /) -> li
     for name in chosen:
         part = free[name][: count - len(taken)]
         del free[name][: len(part)]
-        taken += [Device(name, index) for index in part]
+        taken += [Device(name, number) for number in part]
         if len(taken) == count:
             break
     return taken

@@ -10,7 +10,7 @@ class Device(NamedTuple):
     """One device: its node and its number there."""
 
     node: str
-    index: int
+    number: int
 
 
 @dataclass(frozen=True)

@@ -66,9 +66,7 @@ def _one(inventory: Inventory, demand: Demand, phase: str, kinds: Sequence[str],
 
 def explain_all(inventory: Inventory, demands: Sequence[Demand], /, *, proven: bool) -> InputError:
     """The error where every policy fits alone and all together do not."""
-    total = sum(
-        demanded_memory([demand], [demand.name], [demand.name], 1)[0] for demand in demands
-    )
+    total = sum(demanded_memory([demand], [demand.name], [demand.name], 1)[0] for demand in demands)
     available = sum(inventory.count(kind.name) * kind.memory for kind in inventory.kinds)
     largest = max(demands, key=lambda demand: demand.training.state)
     found = "no placement holds" if proven else "no placement was found that holds"
