@@ -220,6 +220,36 @@ def audit_tokens(
 
 
 @app.command()
+def allocate(
+    config: ConfigPath,
+    inventory: Annotated[
+        Path, typer.Option(help="The cluster's devices (YAML).", metavar="CLUSTER")
+    ],
+    overrides: Overrides = None,
+    output: Annotated[Path | None, typer.Option("-o", help="Folder for the picture.")] = None,
+    timing: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder of a run on one device: its measured times correct the estimates.",
+            metavar="RUN",
+        ),
+    ] = None,
+    timing_kind: Annotated[
+        str | None, typer.Option(help="Kind of that device, where there are several.")
+    ] = None,
+) -> None:
+    """Plan which devices serve which policy, so that a round is as short as possible."""
+    from mrl.allocation.allocating import allocate as place
+
+    run = configuration.load(config, overrides or [])
+    cluster = configuration.load_inventory(inventory)
+    if any(policy.model.kind == "init" for policy in run.policies):
+        require("torch")
+        set_environment()
+    place(run, cluster, output=output, timing=timing, timing_kind=timing_kind, console=console)
+
+
+@app.command()
 def doctor() -> None:
     """Say what is installed and what this machine can run."""
     from importlib import metadata

@@ -6,6 +6,13 @@ returns a frozen `RunConfig`; `load_study` and `load_any` do so for studies.
 
 from mrl.config.base import ProbeField, Section
 from mrl.config.gating import GateConfig
+from mrl.config.inventory import (
+    DemandConfig,
+    InventoryConfig,
+    KindConfig,
+    NodeConfig,
+    SizeConfig,
+)
 from mrl.config.objective import ObjectiveConfig, OptimizerConfig
 from mrl.config.policies import (
     BPETokenizer,
@@ -21,6 +28,7 @@ from mrl.config.reading import (
     dump,
     load,
     load_any,
+    load_inventory,
     load_study,
     override,
     parse,
@@ -52,15 +60,19 @@ __all__ = [
     "BPETokenizer",
     "CharacterTokenizer",
     "CheckpointConfig",
+    "DemandConfig",
     "EvaluationConfig",
     "ExampleWorld",
     "ExchangeConfig",
     "GateConfig",
     "GroupConfig",
     "InitModel",
+    "InventoryConfig",
     "JsonlTask",
+    "KindConfig",
     "LearningConfig",
     "ModelConfig",
+    "NodeConfig",
     "ObjectiveConfig",
     "OptimizerConfig",
     "PolicyConfig",
@@ -72,6 +84,7 @@ __all__ = [
     "RunConfig",
     "SamplingConfig",
     "Section",
+    "SizeConfig",
     "StudyConfig",
     "SuccessWorld",
     "TableWorld",
@@ -80,6 +93,7 @@ __all__ = [
     "dump",
     "load",
     "load_any",
+    "load_inventory",
     "load_study",
     "override",
     "parse",

@@ -12,11 +12,12 @@ import yaml
 from pydantic import ValidationError
 
 from mrl.config.base import Section
+from mrl.config.inventory import InventoryConfig
 from mrl.config.schema import RunConfig
 from mrl.config.study import StudyConfig
 from mrl.errors import InputError
 
-Config = TypeVar("Config", RunConfig, StudyConfig)
+Config = TypeVar("Config", RunConfig, StudyConfig, InventoryConfig)
 
 
 def parse(values: Any, /, *, source: str = "configuration") -> RunConfig:
@@ -151,6 +152,11 @@ def load_study(path: str | Path, assignments: Iterable[str] = (), /) -> StudyCon
 def load_any(path: str | Path, assignments: Iterable[str] = (), /) -> RunConfig | StudyConfig:
     """Read, override and check a run or a study, whichever the file is."""
     return parse_any(override(read(path), assignments), source=str(path))
+
+
+def load_inventory(path: str | Path, /) -> InventoryConfig:
+    """Read and check the inventory of a cluster."""
+    return _check(InventoryConfig, read(path), str(path))
 
 
 def dump(config: RunConfig | StudyConfig, /) -> str:

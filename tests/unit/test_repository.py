@@ -34,7 +34,8 @@ TRAINING_ONLY = (
     "vllm",
 )
 PROBE_BLIND = ("train", "loss", "batch")
-CONFIGS = sorted((ROOT / "mrl" / "configs").rglob("*.yaml"))
+CLUSTERS = sorted((ROOT / "mrl" / "configs").glob("cluster-*.yaml"))
+CONFIGS = sorted({*(ROOT / "mrl" / "configs").rglob("*.yaml")} - {*CLUSTERS})
 FOLDERS = ("bandit", "mrl", "paper_figures", "notebooks", "docs", "tests", ".ci")
 BINARY = {".png", ".pyc", ".safetensors", ".gz"}
 # A file below the top of a Unix machine, or a Windows drive; not part of an address or a path.
@@ -124,8 +125,14 @@ def test_shipped_configurations_parse_and_survive_a_round_trip(path):
     assert config.parse_any(yaml.safe_load(config.dump(loaded))) == loaded
 
 
+@pytest.mark.parametrize("path", CLUSTERS, ids=lambda path: path.name)
+def test_shipped_inventories_parse(path):
+    assert config.load_inventory(path).nodes
+
+
 def test_configurations_are_shipped():
     assert CONFIGS
+    assert CLUSTERS
 
 
 @pytest.mark.parametrize("module", PROBE_BLIND)
