@@ -46,8 +46,9 @@ def train(
 ) -> None:
     """Train the policies of a configuration together."""
     from mrl.gate.certificate import check
+    from mrl.replay import resolve
 
-    run = configuration.load(config, overrides or [])
+    run = resolve(configuration.load(config, overrides or []))
     require("torch")
     validated = check(run, unvalidated=unvalidated)
     set_environment()
