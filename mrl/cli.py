@@ -123,7 +123,9 @@ def study(
         int | None,
         typer.Option(min=0, help="Its weights after so many rounds; default: the newest."),
     ] = None,
-    prompts: Annotated[int, typer.Option(min=1, help="Its first training prompts.")] = 16,
+    prompts: Annotated[
+        int, typer.Option(min=1, help="So many prompts, the first it trains on.")
+    ] = 16,
     samples: Annotated[
         int, typer.Option(min=1, help="Responses of each of its policies a prompt.")
     ] = 64,

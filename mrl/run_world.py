@@ -93,6 +93,11 @@ class RunWorld:
         hits = self.rewards_XK >= Group.success_threshold
         return np.where(hits, self.counts_NXK, 0).sum(-1)
 
+    @property
+    def verified_NX(self) -> NDArray[np.int64]:
+        """Samples of each policy on each prompt that have a verdict."""
+        return self.counts_NXK[..., :-1].sum(-1)
+
     def residual(self, receiver: int, /) -> Residual:
         """What tokenizers do to the peers' rollouts on their way to a receiver.
 

@@ -17,6 +17,8 @@ from mrl.runs import read_status
 from mrl.study.regime import OWN, STANDARD, like
 
 PROMPTS, SAMPLES = 16, 64
+# Characters of a world's label; see mrl.config.study.
+MAX_LABEL = 60
 
 
 def world_of_run(
@@ -29,7 +31,7 @@ def world_of_run(
 ) -> RunWorld:
     """Build the world of a run, or read it where it is stored; it is kept in the run's folder.
 
-    Every policy samples responses to the first training prompts; each different response is an arm,
+    Every policy samples responses to the first prompts that the run trains on; each different response is an arm,
     and every policy scores it in its own tokens. The result is a function of the run's seed, the
     weights and the arguments.
 
@@ -38,7 +40,7 @@ def world_of_run(
     folder : str or Path
         A run's folder.
     prompts : int
-        Contexts: the first training prompts of the run's task.
+        Contexts: that many prompts, in the order in which the run comes to them.
     samples : int
         Responses of each policy to each prompt.
     round : int, optional
@@ -125,12 +127,12 @@ def study_of_run(folder: Path, found: RunWorld, assignments: Sequence[str] = (),
         "name": config.name,
         "seed": config.seed,
         "worlds": {
-            f"{config.name}, round {found.round}": {
+            _label(found): {
                 "kind": "run",
                 "path": str(folder / FILE.format(round=found.round)),
             }
         },
-        "rules": {label: probe_to_config(rule) for label, rule in _rules(config).items()},
+        "rules": {label: probe_to_config(rule) for label, rule in rules_of(config).items()},
         "own": config.group.own,
         "peers": max(sizes, default=0),
         "receivers": None,
@@ -142,7 +144,14 @@ def study_of_run(folder: Path, found: RunWorld, assignments: Sequence[str] = (),
     )
 
 
-def _rules(config: RunConfig, /) -> dict[str, Probe]:
+def _label(found: RunWorld, /) -> str:
+    """Name of the world in tables and titles, with the policies by number as far as they fit."""
+    label = f"{found.run} after {found.round} rounds"
+    names = f"{label} ({', '.join(found.policies)})"
+    return names if len(names) <= MAX_LABEL else label[:MAX_LABEL]
+
+
+def rules_of(config: RunConfig, /) -> dict[str, Probe]:
     """The standard rules, and the run's own where they are others, in place of their like."""
     own: dict[Probe, list[str]] = {}
     for policy in config.policies:

@@ -16,6 +16,7 @@ from mrl.exchange.fields import Segment
 from mrl.policy import Policy
 from mrl.rollout import Rollout
 from mrl.run_world import RunWorld
+from mrl.schedule import prompts_of
 from mrl.seeds import derive
 from mrl.tasks import Item, Task
 from mrl.tokens import Unrepresentable
@@ -51,7 +52,7 @@ def sampled_world(
     /,
 ) -> RunWorld:
     """The world of policies that are in memory; see `world_of_run`."""
-    items = task.train[:prompts]
+    items = prompts_of(task.train, min(prompts, len(task.train)), config.seed, 0)
     groups = {
         policy.name: policy.generate(
             items, samples, derive(config.seed, "world", done, policy.name)
