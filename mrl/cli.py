@@ -46,8 +46,9 @@ def train(
 ) -> None:
     """Train the policies of a configuration together."""
     from mrl.gate.certificate import check
+    from mrl.replay import resolve
 
-    run = configuration.load(config, overrides or [])
+    run = resolve(configuration.load(config, overrides or []))
     require("torch")
     validated = check(run, unvalidated=unvalidated)
     set_environment()
@@ -101,8 +102,9 @@ def promote(
 @app.command()
 def study(
     config: Annotated[
-        Path, typer.Argument(help="A study file, or a run's configuration.", metavar="CONFIG")
-    ],
+        str | None,
+        typer.Argument(help="A study file, or a run's configuration.", metavar="[CONFIG]"),
+    ] = None,
     overrides: Overrides = None,
     output: Annotated[
         Path | None, typer.Option("-o", help="Folder for tables, figures and page.")
@@ -113,23 +115,62 @@ def study(
     prune: Annotated[
         bool, typer.Option("--prune", help="Remove a study file's parts of other settings.")
     ] = False,
+    world_from: Annotated[
+        Path | None,
+        typer.Option(help="Folder of a run: the plane of the world that it is in.", metavar="RUN"),
+    ] = None,
+    round: Annotated[
+        int | None,
+        typer.Option(min=0, help="Its weights after so many rounds; default: the newest."),
+    ] = None,
+    prompts: Annotated[
+        int, typer.Option(min=1, help="So many prompts, the first it trains on.")
+    ] = 16,
+    samples: Annotated[
+        int, typer.Option(min=1, help="Responses of each of its policies a prompt.")
+    ] = 64,
 ) -> None:
-    """Draw the stability-support plane of a grid, or of a run's regime (no torch needed).
+    """Draw the stability-support plane of a grid, or of a run's regime.
 
     A study file (kind: study) is a grid of worlds, sharing rules, group sizes, residuals and
     receivers. What is finished is kept, so the same command goes on after an interruption. For a
-    run's configuration, its own rule is placed among the standard ones in the gate's world.
+    run's configuration, its own rule is placed among the standard ones in the gate's world. With
+    --world-from, in the world that a run's policies are in: their own responses, scored by each of
+    them. That alone needs torch, until the world is in the run's folder.
     """
     from mrl.study import study as draw
     from mrl.study import sweep
 
-    loaded = configuration.load_any(config, overrides or [])
-    if isinstance(loaded, configuration.RunConfig):
-        draw(loaded, output or loaded.folder / "study", console=console)
-        return
-    folder = output or loaded.folder
+    if world_from is not None:
+        changes = [*([] if config is None else [config]), *(overrides or [])]
+        loaded, folder = _run_study(world_from, changes, round, prompts, samples)
+        folder = output or folder
+    elif config is None:
+        raise InputError("got nothing to study; expected a file, or --world-from RUN")
+    else:
+        file = configuration.load_any(config, overrides or [])
+        if isinstance(file, configuration.RunConfig):
+            draw(file, output or file.folder / "study", console=console)
+            return
+        loaded, folder = file, output or file.folder
     sweep(loaded, folder, n_jobs=jobs, prune=prune, console=console)
     console.print(f"study written to {folder}; open {folder / 'index.html'}", soft_wrap=True)
+
+
+def _run_study(
+    run: Path, changes: list[str], round: int | None, prompts: int, samples: int, /
+) -> tuple[configuration.StudyConfig, Path]:
+    """The study of a run's world, and the folder for it."""
+    from mrl.study.from_run import stored_world, study_of_run, world_of_run
+
+    if stored_world(run, prompts=prompts, samples=samples, round=round) is None:
+        require("torch")
+        set_environment()
+    with console.status("sampling and scoring the run's responses"):
+        found = world_of_run(run, prompts=prompts, samples=samples, round=round)
+    for name, seen in zip(found.policies, found.seen_NX.mean(axis=1), strict=True):
+        console.print(f"{name}: {seen:.1%} of its probability lies on the responses seen")
+    return study_of_run(run, found, changes), run / f"study-{found.round:06d}"
 
 
 @app.command()

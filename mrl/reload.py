@@ -1,9 +1,9 @@
-"""A finished run's policies, loaded from its newest checkpoint."""
+"""A finished run's policies, loaded from its newest checkpoint or another one that it kept."""
 
 from pathlib import Path
 
 from mrl import config as configuration
-from mrl.checkpoint import latest, load
+from mrl.checkpoint import PREFIX, latest, load
 from mrl.config import EvaluationConfig, RunConfig
 from mrl.errors import InputError
 from mrl.evaluate import Evaluation, evaluate
@@ -12,21 +12,40 @@ from mrl.seeds import derive
 from mrl.tasks import load_task
 
 
-def load_policies(folder: Path, /) -> tuple[RunConfig, list[Policy], int]:
-    """Configuration, policies and rounds done of the newest checkpoint in a run's folder.
+def load_policies(folder: Path, round: int | None = None, /) -> tuple[RunConfig, list[Policy], int]:
+    """Configuration, policies and rounds done of a checkpoint in a run's folder.
+
+    Parameters
+    ----------
+    folder : Path
+        A run's folder.
+    round : int, optional
+        Rounds done by the checkpoint; 0: the weights that the run started from. Default: the
+        newest.
 
     Raises
     ------
     InputError
-        If the folder holds no run or the run has no checkpoint yet.
+        If the folder holds no run or the run has no such checkpoint.
     """
     config = configuration.load(folder / "config.yaml")
-    path = latest(folder / "checkpoints")
+    policies = build_policies(config)
+    if round == 0:
+        return config, policies, 0
+    checkpoints = folder / "checkpoints"
+    path = latest(checkpoints) if round is None else checkpoints / f"{PREFIX}{round:06d}"
     if path is None:
         raise InputError(
             f"{folder} has no checkpoint yet; train it first, or lower checkpoint.every"
         )
-    policies = build_policies(config)
+    if not path.is_dir():
+        kept = [
+            int(one.name.removeprefix(PREFIX)) for one in sorted(checkpoints.glob(f"{PREFIX}*"))
+        ]
+        raise InputError(
+            f"{folder} has no checkpoint of round {round}; it keeps {kept}, and 0 stands for the "
+            "weights that it started from (checkpoint.every and checkpoint.keep keep more)"
+        )
     rounds_done: int = load(path, policies)["rounds_done"]
     return config, policies, rounds_done
 

@@ -7,6 +7,7 @@ import numpy as np
 from mrl.config import RunConfig
 from mrl.errors import InputError
 from mrl.policy import Policy
+from mrl.replay import check_coverage
 from mrl.seeds import generator
 from mrl.tasks import Item, Task
 
@@ -32,9 +33,11 @@ def check_prompts(config: RunConfig, task: Task, policies: Sequence[Policy], /) 
     Raises
     ------
     InputError
-        If there are fewer training items than `prompts`, or a policy cannot take one.
+        If there are fewer training items than `prompts`, a policy cannot take one, or a replayed
+        run does not cover them.
     """
     prompts_of(task.train, config.prompts, config.seed, 0)
+    check_coverage(config, task)
     for policy in policies:
         for item in (*task.train, *task.heldout[: config.evaluation.items]):
             policy.render(item)

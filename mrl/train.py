@@ -25,6 +25,7 @@ from mrl.exchange import Exchange
 from mrl.exchange.opening import open_exchange, received
 from mrl.policy import Policy, build_policies
 from mrl.publish import records_of, residual_of
+from mrl.replay import known_codecs, resolve
 from mrl.rollout.groups import draw_groups
 from mrl.runs import RunFolder
 from mrl.schedule import check_prompts, due, prompts_of
@@ -62,6 +63,7 @@ def train(
     InputError, RunError
         For input that cannot be right, and for a run that cannot go on.
     """
+    config = resolve(config)
     task = load_task(config.task, config.seed)
     policies = build_policies(config)
     check_prompts(config, task, policies)
@@ -102,15 +104,13 @@ def play(
     /,
 ) -> list[dict[str, Any]]:
     """One round on `items`: rollouts -> exchange -> credit -> tokens -> loss; its metric rows."""
-    codecs = {policy.name: policy.codec for policy in policies}
     groups, gaps, rows = {}, {}, []
     for policy in policies:
         clock, seed = phases[policy.name], derive(config.seed, "rollout", round, policy.name)
         own = draw_groups(policy, task, items, config.group, seed=seed, phases=clock)
         groups[policy.name] = own
         with clock("publish"):
-            needs = frozenset().union(*(one.probe.needs for one in policies if one is not policy))
-            sent = records_of(policy, own, items, needs, task, round)
+            sent = records_of(policy, own, items, config.kinds_of(policy.name), task, round)
             exchange.publish(sent)
         with clock("residual"):
             gaps[policy.name] = residual_of(policy, sent, items, config.exchange.residual_sample)
@@ -129,7 +129,7 @@ def play(
                 peers=peers,
                 task=task,
                 reverify=config.exchange.reverify,
-                codecs=codecs,
+                codecs=known_codecs(policies, exchange),
                 rng=generator(config.seed, "credit", round, policy.name),
             )
         with clock("update"):

@@ -3,6 +3,7 @@
 Sections are told apart by ``kind``; every setting has its docstring.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -48,6 +49,9 @@ class SamplingConfig(Section):
     """Rows generated at a time; bounds memory."""
 
 
+RecordKind = Literal["rollout", "group_stats", "success"]
+
+
 class ExchangeConfig(Section):
     """How typed experience travels between policies."""
 
@@ -60,6 +64,27 @@ class ExchangeConfig(Section):
     residual_sample: int = Field(64, ge=0)
     """Rollouts a round of which a source measures its canonicality residual, where peers ask for
     its rollouts: those among them that are not canonical are scored once more. 0: none."""
+    keep: tuple[RecordKind, ...] = ()
+    """Records that are published although no peer asks for them; with any, the records of all
+    rounds stay in the file, for replay and audits. Needs ``store: sqlite``."""
+    replay: str | None = None
+    """Folder of a finished run whose policies stand in as peers by the records that it kept."""
+    replay_policies: tuple[str, ...] | None = None
+    """Those of its policies that do; null: all. None may have the name of a policy here."""
+
+    @model_validator(mode="after")
+    def _kept(self) -> "ExchangeConfig":
+        if self.keep and self.store != "sqlite":
+            raise ValueError(
+                f"keep={list(self.keep)} with store={self.store!r}; expected store=sqlite: what is "
+                "in memory is gone when the run ends"
+            )
+        if self.replay is None and self.replay_policies is not None:
+            raise ValueError(
+                f"replay_policies={list(self.replay_policies)} without replay; expected the folder "
+                "of a run there"
+            )
+        return self
 
 
 class EvaluationConfig(Section):
@@ -136,26 +161,49 @@ class RunConfig(Section):
         names = [policy.name for policy in self.policies]
         if len(set(names)) != len(names):
             raise ValueError(f"policies must have different names; got {names}")
-        if isinstance(self.group.peers, dict):
-            unknown = sorted(set(self.group.peers) - set(names))
+        if taken := sorted(set(names) & set(self.replayed)):
+            raise ValueError(
+                f"exchange.replay has policies {taken}, and so has this run; rename them here, or "
+                "name others of the stored run in exchange.replay_policies"
+            )
+        # Which policies a replayed run has is known when it is read: see mrl.replay.resolve.
+        known = self.exchange.replay is None or self.exchange.replay_policies is not None
+        if isinstance(self.group.peers, dict) and known:
+            unknown = sorted(set(self.group.peers) - {*names, *self.replayed})
             if unknown:
-                raise ValueError(f"group.peers names {unknown}; expected any of {names}")
+                raise ValueError(
+                    f"group.peers names {unknown}; expected any of {[*names, *self.replayed]}"
+                )
         for policy in self.policies:
-            self._check_peers(policy)
+            self.check_group_sizes(policy, dict.fromkeys(names, self.group.own))
         return self
 
-    def _check_peers(self, policy: PolicyConfig, /) -> None:
-        """A peer has `own` rollouts to give; of its statistics there is no half."""
-        own, probe = self.group.own, self.probe_of(policy)
+    def check_group_sizes(self, policy: PolicyConfig, sizes: Mapping[str, int], /) -> None:
+        """Check that a policy asks each peer for no more rollouts than it has to give.
+
+        Parameters
+        ----------
+        policy : PolicyConfig
+            The receiver.
+        sizes : mapping of str to int
+            Rollouts a prompt of the peers to be checked.
+
+        Raises
+        ------
+        ValueError
+            If it asks for more, or for a part of a group of which only statistics travel.
+        """
+        probe = self.probe_of(policy)
         if not probe.needs:
             return
         whole = "group_stats" in probe.needs
         for name, n in self.peers_of(policy.name).items():
-            if n > own or (whole and n not in (0, own)):
-                allowed = f"0 or {own}" if whole else f"at most {own}"
+            size = sizes.get(name, n)
+            if n > size or (whole and n not in (0, size)):
+                allowed = f"0 or {size}" if whole else f"at most {size}"
                 raise ValueError(
                     f"group.peers asks {probe.kind} of policy {policy.name!r} for {n} rollouts of "
-                    f"{name!r}, which has group.own={own}; expected {allowed}"
+                    f"{name!r}, which has group.own={size}; expected {allowed}"
                 )
 
     @property
@@ -171,8 +219,21 @@ class RunConfig(Section):
         """The objective of one policy."""
         return policy.objective or self.objective
 
+    @property
+    def replayed(self) -> tuple[str, ...]:
+        """Policies of a stored run that stand in as peers, as far as they are named."""
+        return self.exchange.replay_policies or ()
+
     def peers_of(self, receiver: str, /) -> dict[str, int]:
-        """Rollouts that `receiver` sees of each other policy a prompt."""
+        """Rollouts that `receiver` sees of each other policy a prompt, replayed ones included."""
         peers = self.group.peers
         others = [policy.name for policy in self.policies if policy.name != receiver]
-        return {name: peers.get(name, 0) if isinstance(peers, dict) else peers for name in others}
+        return {
+            name: peers.get(name, 0) if isinstance(peers, dict) else peers
+            for name in (*others, *self.replayed)
+        }
+
+    def kinds_of(self, source: str, /) -> frozenset[str]:
+        """Kinds of records that a policy publishes: what the others need, and what is kept."""
+        needs = [self.probe_of(one).needs for one in self.policies if one.name != source]
+        return frozenset(self.exchange.keep).union(*needs)

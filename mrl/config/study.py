@@ -15,11 +15,13 @@ from typing import Annotated, Any, Generic, Literal, TypeVar
 import numpy as np
 from pydantic import BeforeValidator, Field, model_validator
 
-from bandit import World, worlds
+from bandit import Residual, World, worlds
 from bandit.optimizers import OptimizerKind
 from bandit.probes import Probe, probe_from_config
 from mrl.config.base import Section
 from mrl.config.gating import GateConfig
+from mrl.errors import InputError
+from mrl.run_world import RunWorld
 
 T = TypeVar("T")
 # A label stands in tables and file names.
@@ -65,11 +67,14 @@ class Point(Generic[T]):
         The values of what is swept.
     value : World or Probe
         The thing itself.
+    residuals : tuple of Residual
+        Of the world of a run, what was measured for each policy as receiver.
     """
 
     label: str
     swept: dict[str, Any]
     value: T
+    residuals: tuple[Residual, ...] = ()
 
 
 class ExampleWorld(Section):
@@ -166,7 +171,38 @@ class TableWorld(Section):
         return World.tabular(self.probs, self.rewards, self.weights, self.success_threshold)
 
 
-WorldConfig = Annotated[ExampleWorld | SuccessWorld | TableWorld, Field(discriminator="kind")]
+class MeasuredWorld(Section):
+    """The world of a run, as ``mrl study --world-from`` left it in the run's folder."""
+
+    kind: Literal["run"]
+    path: str
+    """The file ``world-NNNNNN.npz``."""
+
+    def variants(self) -> list[Variant]:
+        """List the one world."""
+        return [Variant({}, {})]
+
+    def build(self, settings: Mapping[str, Any], /) -> World:
+        """Read the world."""
+        return self.read().world
+
+    def read(self) -> RunWorld:
+        """Read the file.
+
+        Raises
+        ------
+        ValueError
+            If it is not there or damaged.
+        """
+        try:
+            return RunWorld.load(self.path)
+        except InputError as error:
+            raise ValueError(str(error)) from None
+
+
+WorldConfig = Annotated[
+    ExampleWorld | SuccessWorld | TableWorld | MeasuredWorld, Field(discriminator="kind")
+]
 
 
 def _rule(value: Any) -> Any:
@@ -198,6 +234,14 @@ class ResidualConfig(Section):
     """Probability that the receiver cannot represent a rollout."""
     gate: Swept[Probability] = (0.0,)
     """Probability that a rollout fails the canonicality gate."""
+    measured: bool = False
+    """What was measured for each receiver in the worlds of runs, in place of the four numbers."""
+
+    @model_validator(mode="after")
+    def _one(self) -> "ResidualConfig":
+        if self.measured and {*self.mu, *self.sigma, *self.drop, *self.gate} != {0.0}:
+            raise ValueError("got measured together with mu, sigma, drop or gate; expected one")
+        return self
 
 
 class LearningConfig(Section):
@@ -276,6 +320,8 @@ class StudyConfig(Section):
                     f"receivers names {beyond}, and world {point.label!r} has policies 0 to "
                     f"{point.value.n_policies - 1}"
                 )
+        if self.residual.measured:
+            self._check_measured()
         for section, labels in (
             ("worlds", [point.label for point in self.world_points()]),
             ("rules", [point.label for point in self.rule_points()]),
@@ -283,6 +329,15 @@ class StudyConfig(Section):
             if double := sorted({label for label in labels if labels.count(label) > 1}):
                 raise ValueError(f"{section}: two have the label {double[0]!r}; rename one")
         return self
+
+    def _check_measured(self) -> None:
+        others = [k for k, one in self.worlds.items() if not isinstance(one, MeasuredWorld)]
+        if others or self.analysis.dynamics is not None:
+            what = f"worlds {others}" if others else "learning curves (analysis.dynamics)"
+            raise ValueError(
+                f"residual.measured does not go with {what}; expected worlds of kind run, and the "
+                "plane: a residual is measured for one receiver and one state of the policies"
+            )
 
     @property
     def folder(self) -> Path:
@@ -314,9 +369,15 @@ class StudyConfig(Section):
             for variant in section.variants():
                 try:
                     world = section.build(variant.settings)
+                    residuals = self._measured(section, world)
                 except (TypeError, ValueError) as error:
                     raise ValueError(f"worlds.{label}: {error}") from None
-                yield Point(variant.name(label), variant.swept, world)
+                yield Point(variant.name(label), variant.swept, world, residuals)
+
+    def _measured(self, section: WorldConfig, world: World, /) -> tuple[Residual, ...]:
+        if not self.residual.measured or not isinstance(section, MeasuredWorld):
+            return ()
+        return tuple(section.read().residual(i) for i in range(world.n_policies))
 
     def receivers_of(self, world: World, /) -> Sequence[int]:
         """The policies of a world that receive."""

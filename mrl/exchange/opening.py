@@ -6,15 +6,32 @@ from typing import Any
 from mrl.config import ExchangeConfig
 from mrl.exchange.exchange import Exchange
 from mrl.exchange.memory import MemoryExchange
+from mrl.exchange.replay import ReplayExchange
 from mrl.exchange.store import SQLiteExchange
+from mrl.replay import stored_codecs
 
 
 def open_exchange(config: ExchangeConfig, folder: Path, /) -> Exchange:
-    """In memory, or durable in ``exchange.sqlite`` of the run's folder."""
+    """In memory, or durable in ``exchange.sqlite`` of the run's folder; with a stored run's peers.
+
+    Parameters
+    ----------
+    config : ExchangeConfig
+        As `mrl.replay.resolve` leaves it.
+    folder : Path
+        The run's folder.
+    """
+    inner: Exchange
     if config.store == "memory":
-        return MemoryExchange()
-    # A resumed run asks again for the stale versions that the checkpoint had.
-    return SQLiteExchange(folder / "exchange.sqlite", keep_history=config.max_staleness > 0)
+        inner = MemoryExchange()
+    else:
+        # A resumed run asks again for the stale versions that the checkpoint had.
+        keep = config.max_staleness > 0 or bool(config.keep)
+        inner = SQLiteExchange(folder / "exchange.sqlite", keep_history=keep)
+    if config.replay is None:
+        return inner
+    stored = Path(config.replay) / "exchange.sqlite"
+    return ReplayExchange(inner, stored, config.replay_policies or (), stored_codecs(config))
 
 
 def received(exchange: Exchange, policy: str, round: int, /) -> dict[str, Any]:

@@ -19,8 +19,14 @@ def gate_world(run: RunConfig, /) -> World:
     Raises
     ------
     InputError
-        If `gate.success` does not have one row a policy.
+        If `gate.success` does not have one row a policy, or peers are replayed.
     """
+    if run.exchange.replay is not None:
+        raise InputError(
+            f"exchange.replay={run.exchange.replay!r}: the gate looks at policies that learn "
+            "together, not at replayed ones; place the rules in a world of the stored run with "
+            f"mrl study --world-from {run.exchange.replay}, and train with --unvalidated"
+        )
     success = np.array(run.gate.success)
     names = [policy.name for policy in run.policies]
     if len(success) != len(names):

@@ -65,6 +65,8 @@ def curves(
     Figure
         Series differ in colour, marker and line.
     """
+    if frame.empty:
+        return _nothing(xlabel, ylabel)
     series = list(dict.fromkeys(frame["series"]))
     facets = list(dict.fromkeys(frame["facet"]))
     with theme():
@@ -91,6 +93,8 @@ def intervals(frame: pd.DataFrame, /, *, xlabel: str) -> Figure:
     xlabel : str
         What is measured.
     """
+    if frame.empty:
+        return _nothing(xlabel)
     names = list(dict.fromkeys(frame["cohort"]))
     facets = list(dict.fromkeys(frame["facet"]))
     row = {name: i for i, name in enumerate(names)}
@@ -112,6 +116,33 @@ def intervals(frame: pd.DataFrame, /, *, xlabel: str) -> Figure:
     return figure
 
 
+def agreement(frame: pd.DataFrame, /, *, xlabel: str, ylabel: str) -> Figure:
+    """Measured against predicted values with intervals, and the line on which they are equal.
+
+    Parameters
+    ----------
+    frame : DataFrame
+        Columns facet, predicted, measured, low, high; rows without a measured value are left out.
+    xlabel, ylabel : str
+        Axis labels.
+    """
+    if frame.empty:
+        return _nothing(xlabel, ylabel)
+    facets = list(dict.fromkeys(frame["facet"]))
+    with theme():
+        figure, axes = _panels(len(facets), height=3.2, sharey=True)
+        for ax, facet in zip(axes, facets, strict=True):
+            part = frame[(frame["facet"] == facet) & frame["measured"].notna()]
+            ax.axhline(0, color="#9aa3ad", linewidth=0.8)
+            ax.axline((0, 0), slope=1, color="#5b6570", linewidth=1, linestyle="--")
+            ax.vlines(part["predicted"], part["low"], part["high"], color=COLOURS[0], alpha=0.35)
+            ax.plot(part["predicted"], part["measured"], marker="o", markersize=4, linestyle="",
+                    color=COLOURS[0])  # fmt: skip
+            ax.set(xlabel=xlabel, ylabel=ylabel, title=_wrap(facet, 42))
+            ax.margins(x=0.08)
+    return figure
+
+
 def stacked(frame: pd.DataFrame, /, *, part: str, value: str, xlabel: str) -> Figure:
     """Horizontal stacked bars, one a row.
 
@@ -124,6 +155,8 @@ def stacked(frame: pd.DataFrame, /, *, part: str, value: str, xlabel: str) -> Fi
     xlabel : str
         What the length of a bar is.
     """
+    if frame.empty:
+        return _nothing(xlabel)
     rows = list(dict.fromkeys(frame["row"]))
     parts = list(dict.fromkeys(frame[part]))
     table = frame.pivot_table(index="row", columns=part, values=value, aggfunc="sum", sort=False)
@@ -143,6 +176,16 @@ def stacked(frame: pd.DataFrame, /, *, part: str, value: str, xlabel: str) -> Fi
         ax.set_xlabel(xlabel)
         ax.grid(visible=False, axis="y")
         _legend(figure, bars, parts)
+    return figure
+
+
+def _nothing(xlabel: str, ylabel: str = "", /) -> Figure:
+    """The figure of a frame without rows: it says so, where an error would end a whole report."""
+    with theme():
+        figure, (ax,) = _panels(1, sharey=False)
+        ax.set(xlabel=xlabel, ylabel=ylabel, xticks=[], yticks=[])
+        ax.text(0.5, 0.5, "nothing was recorded", ha="center", va="center", color="#5b6570",
+                transform=ax.transAxes)  # fmt: skip
     return figure
 
 

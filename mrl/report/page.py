@@ -10,12 +10,15 @@ from typing import Any
 import pandas as pd
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from bandit import plots
 from bandit.probes import Group
 from mrl.errors import InputError
-from mrl.report import figures, tables, text
+from mrl.report import figures, tables, text, theory
 from mrl.report.cohorts import Cohort, cohorts, settings_table
 from mrl.report.runs import Run, load_run
 from mrl.report.samples import Change, changes, transitions
+from mrl.run_world import RunWorld, stored_worlds
+from mrl.study.pictures import drawable
 
 LADDER = ("estimators", "tokenised", "parity", "dynamics")
 EXAMPLES = 3
@@ -142,6 +145,7 @@ def render(groups: Sequence[Cohort], title: str, /) -> str:
         **_results(groups),
         **_costs(groups),
         **_rollouts(groups),
+        theory=[_theory(group) for group in groups],
     )
 
 
@@ -320,6 +324,57 @@ def _rollouts(groups: Sequence[Cohort], /) -> dict[str, Any]:
         "responses_shown": RESPONSES,
         "threshold": Group.success_threshold,
     }
+
+
+def _theory(group: Cohort, /) -> dict[str, Any]:
+    """What theory says of the world of a cohort's first seed, as far as it was measured."""
+    run = group.runs[0]
+    worlds = stored_worlds(run.path)
+    entry: dict[str, Any] = {"cohort": group.label, "run": run, "rounds": [w.round for w in worlds]}
+    if not worlds:
+        return entry
+    around = theory.ends(worlds)
+    looked = around[0] if around else worlds[-1]
+    rows = theory.probes(looked, run.config)
+    planes = [
+        _picture(
+            plots.plane(rows[rows["receiver"] == policy.name], title=f"receiver {policy.name}"),
+            f"Stability cost and support gain of each rule for {policy.name}.",
+        )
+        for policy in run.config.policies
+        if drawable(rows[rows["receiver"] == policy.name])
+    ]
+    entry |= {
+        "world": looked,
+        "about": _about(looked),
+        "probes": _records(rows),
+        "planes": planes,
+        "agreement": [],
+    }
+    if around:
+        frame = theory.changes(*around, run.config)
+        figure = figures.agreement(
+            frame.assign(facet=frame["policy"]),
+            xlabel="predicted change of success probability, scaled",
+            ylabel="measured change",
+        )
+        entry["agreement"] = _records(theory.agreement(frame))
+        entry["end"] = around[1]
+        entry["changes"] = _picture(figure, "Measured against predicted change, by prompt.")
+    return entry
+
+
+def _about(world: RunWorld, /) -> list[dict[str, Any]]:
+    """One row a policy: what the world knows of it."""
+    return [
+        {
+            "policy": name,
+            "success": world.world.success_probability[i].mean(),
+            "sampled": world.successes_NX[i].sum() / max(world.verified_NX[i].sum(), 1),
+            "seen": world.seen_NX[i].mean(),
+        }
+        for i, name in enumerate(world.policies)
+    ]
 
 
 def _examples(pairs: Sequence[Change], /) -> Iterator[Examples]:

@@ -40,7 +40,9 @@ class Cell:
     receiver : int
         The policy that learns; -1 for ``dynamics``, in which all do.
     residual : {str: float}
-        ``mu``, ``sigma``, ``drop`` and ``gate``.
+        ``mu``, ``sigma``, ``drop`` and ``gate``; of a measured residual its means, for the tables.
+    measured : Residual or None
+        What was measured for the receiver, in place of these four.
     settings : {str: Any}
         Settings of the task.
     """
@@ -53,6 +55,7 @@ class Cell:
     receiver: int
     residual: Mapping[str, float]
     settings: Mapping[str, Any]
+    measured: Residual | None = None
 
     @cached_property
     def key(self) -> str:
@@ -67,13 +70,15 @@ class Cell:
                 "sizes": [self.own, self.peers, self.receiver],
                 "residual": dict(self.residual),
                 "settings": dict(self.settings),
+                **({} if self.measured is None else {"measured": digest(self.measured)}),
             }
         )[:32]
 
     @property
     def sizes(self) -> dict[str, Any]:
         """The arguments that all of the theory's functions take."""
-        return {"own": self.own, "peers": self.peers, "residual": Residual(**self.residual)}
+        residual = Residual(**self.residual) if self.measured is None else self.measured
+        return {"own": self.own, "peers": self.peers, "residual": residual}
 
     def coordinates(self) -> dict[str, Any]:
         """Where the cell lies in the grid: the first columns of the tables."""
@@ -128,9 +133,11 @@ def _placed(study: StudyConfig, /) -> Iterator[Cell]:
         for receiver in study.receivers_of(world.value):
             for rule in study.rule_points():
                 for task, settings in tasks[analysis.method].items():
-                    yield Cell(task, world, rule, own, peers, receiver, residual, settings)
+                    at = _residual(world, receiver, residual)
+                    yield Cell(task, world, rule, own, peers, receiver, at[0], settings, at[1])
             if analysis.controls:
-                yield Cell("controls", world, None, own, peers, receiver, residual, exact)
+                at = _residual(world, receiver, residual)
+                yield Cell("controls", world, None, own, peers, receiver, at[0], exact, at[1])
 
 
 def _learning(study: StudyConfig, /) -> Iterator[Cell]:
@@ -156,20 +163,48 @@ def _recommended(study: StudyConfig, /) -> Iterator[Cell]:
     }
     for world, own, peers, residual in _grid(study):
         for receiver in study.receivers_of(world.value):
-            yield Cell("recommendation", world, None, own, peers, receiver, residual, settings)
+            at = _residual(world, receiver, residual)
+            yield Cell("recommendation", world, None, own, peers, receiver, at[0], settings, at[1])
 
 
-def digest(world: World, /) -> str:
-    """Hash of all that a world holds."""
+def _residual(
+    world: Point[World], receiver: int, given: dict[str, float], /
+) -> tuple[dict[str, float], Residual | None]:
+    """The residual of a place, and what was measured if it stands for that."""
+    if not world.residuals:
+        return given, None
+    measured = world.residuals[receiver]
+    return _means(world.value, receiver, measured), measured
+
+
+def _means(world: World, receiver: int, measured: Residual, /) -> dict[str, float]:
+    """What a measured residual is on average over peers' rollouts."""
+    peers = [j for j in range(world.n_policies) if j != receiver]
+    if not peers:
+        return dict.fromkeys(("mu", "sigma", "drop", "gate"), 0.0)
+    delta = np.concatenate([measured.samples[j] for j in peers])
+    weight = world.weights[:, None] * world.probs[peers] / len(peers)
+    return {
+        "mu": float(delta.mean()),
+        "sigma": float(delta.std()),
+        "drop": float((weight * np.stack([measured.drop[j] for j in peers])).sum()),
+        "gate": float((weight * np.stack([measured.gate[j] for j in peers])).sum()),
+    }
+
+
+def digest(thing: World | Residual, /) -> str:
+    """Hash of all that a world or a residual holds."""
     found = hashlib.sha256()
-    for field in fields(world):
+    for field in fields(thing):
         found.update(field.name.encode())
-        _feed(found, getattr(world, field.name))
+        _feed(found, getattr(thing, field.name))
     return found.hexdigest()
 
 
 def _feed(found: Any, value: Any, /) -> None:
-    if isinstance(value, tuple | list):
+    if isinstance(value, dict):
+        _feed(found, sorted(value.items()))
+    elif isinstance(value, tuple | list):
         for one in value:
             _feed(found, one)
     elif isinstance(value, np.ndarray):

@@ -114,14 +114,18 @@ def drawable(rows: pd.DataFrame, /) -> bool:
 def place_name(
     world: str, row: pd.Series, columns: tuple[str, ...], several: pd.DataFrame, /
 ) -> str:
-    """Name the place of a row: its world, and what else differs in the study."""
+    """Name the place of a row: its world, and what else differs in the study.
+
+    What follows from what is named already is left out: a measured residual from its receiver.
+    """
     words = {"own": "G", "peers": "M"}
-    parts = [
-        f"{words.get(name, name)} = {row[name]:g}"
-        for name in columns
-        if name in SIZES or (name != "world" and several[name].nunique() > 1)
-    ]
-    return ", ".join([world, *parts])
+    parts, named = [world], ["world"]
+    for name in columns:
+        differs = name != "world" and several.groupby(named)[name].nunique().max() > 1
+        if name in SIZES or differs:
+            parts.append(f"{words.get(name, name)} = {row[name]:g}")
+            named.append(name)
+    return ", ".join(parts)
 
 
 def _planes(population: pd.DataFrame, /) -> Iterator[Plan]:

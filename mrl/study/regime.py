@@ -92,7 +92,7 @@ def probes_of(run: RunConfig, policy: PolicyConfig, /) -> dict[str, Probe]:
     return {**STANDARD, f"{own.kind.upper()}{OWN}": own}
 
 
-def _like(own: Probe, /) -> str:
+def like(own: Probe, /) -> str:
     """Label of the standard rule or control that a rule is a variant of."""
     if isinstance(own, UngatedNLL):
         return tradeoff.CONTROLS[2]
@@ -140,7 +140,7 @@ def _write(run: RunConfig, planes: pd.DataFrame, every: pd.DataFrame, output: Pa
         own = run.probe_of(policy)
         if own not in STANDARD.values():
             # A figure can tell eight rules apart: the run's own stands in for its like.
-            mine = mine[mine["label"] != _like(own)]
+            mine = mine[mine["label"] != like(own)]
         figure = plots.plane(mine, title=_title(run, policy.name))
         for kind in FIGURES:
             figure.savefig(output / f"plane-{policy.name}.{kind}", dpi=200)

@@ -56,7 +56,8 @@ def run_config(folder: Path, /) -> RunConfig:
     if not (folder / "exchange.sqlite").is_file():
         raise InputError(
             f"{folder} kept no rollouts (exchange.store is {config.exchange.store!r}, and there is "
-            "no exchange.sqlite); train with exchange.store=sqlite, or audit a text with --text"
+            "no exchange.sqlite); train with exchange.store=sqlite exchange.keep=[rollout], or "
+            "audit a text with --text"
         )
     return config
 
@@ -90,7 +91,8 @@ def run_rollouts(folder: Path, source: str, encoder: ContentEncoder, /) -> RunRo
     if not records:
         raise InputError(
             f"{folder} holds no rollout records: its sharing rules ask for none (only prp does), "
-            "or training has not begun; audit a text with --text"
+            "or training has not begun; train with exchange.keep=[rollout], or audit a text with "
+            "--text"
         )
     fingerprint = encoder.table.fingerprint
     names = {one.policy_id for one in records if one.fingerprint == fingerprint}
