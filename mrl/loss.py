@@ -111,6 +111,7 @@ def token_loss(
     clip_high: float,
     whole_NR: torch.Tensor | None = None,
     reference_NR: torch.Tensor | None = None,
+    kl_unbiased: bool = True,
     engine_cap: float | None = None,
 ) -> LossResult:
     """Loss of a micro-batch; the sum over micro-batches is the loss of the update.
@@ -120,8 +121,8 @@ def token_loss(
     divergence weight, and rho the change of the receiver's own probability of the token since the
     round began. On the first update of a round rho is 1 and its gradient that of logp. Rows with
     the same tokens share their rho: those with w > 0 add up to one term, those with w < 0 to
-    another. ``k = exp(d) - d - 1`` with ``d = logp_reference - logp``, known as k3, is at least 0
-    and has the mean KL(policy || reference) on the policy's own samples.
+    another. ``k = rho (exp(d) - d - 1)`` with ``d = logp_reference - logp`` is at least 0 and has
+    the mean KL(policy || reference) on the policy's own samples; without rho it is known as k3.
 
     Parameters
     ----------
@@ -139,6 +140,8 @@ def token_loss(
         Log-probabilities without truncation, for likelihood and divergence. Default: `logp_NR`.
     reference_NR : Tensor, shape (N, R), optional
         The same by the reference; needed where a row has a divergence weight.
+    kl_unbiased : bool
+        Whether ``k`` has the factor rho, which makes its gradient that of the divergence.
     engine_cap : float, optional
         Correct own rows for the engine, see `engine_weights`. Default: no correction.
     """
@@ -148,10 +151,14 @@ def token_loss(
     anchor_NR = logp_NR.detach() if batch.anchor_NR is None else batch.anchor_NR.to(logp_NR)
     anchor_NR = torch.where(mask_NR, anchor_NR, 0.0)
     weights = _token_weights(batch, ratio, engine_cap, anchor_NR.double().cpu().numpy())
-    surrogate, counts = _surrogate(logp_NR, anchor_NR, batch, weights, clip_low, clip_high)
+    reached_NR = mask_NR & ~torch.isneginf(anchor_NR)
+    rho_NR = torch.exp(torch.where(reached_NR, logp_NR - anchor_NR, 0.0))
+    surrogate, counts = _surrogate(rho_NR, reached_NR, batch, weights, clip_low, clip_high)
     nll_NR = torch.from_numpy(weights.nll_NR).to(logp_NR)
     likelihood = torch.where(nll_NR != 0, nll_NR * whole_NR, 0.0).sum()
-    divergence, kl, kl_tokens = _divergence(whole_NR, batch, reference_NR)
+    divergence, kl, kl_tokens = _divergence(
+        whole_NR, batch, reference_NR, rho_NR if kl_unbiased else None
+    )
     return LossResult(
         loss=divergence - surrogate - likelihood,
         **counts,
@@ -164,8 +171,8 @@ def token_loss(
 
 
 def _surrogate(
-    logp_NR: torch.Tensor,
-    anchor_NR: torch.Tensor,
+    rho_NR: torch.Tensor,
+    reached_NR: torch.Tensor,
     batch: Batch,
     weights: "_TokenWeights",
     clip_low: float,
@@ -173,17 +180,15 @@ def _surrogate(
     /,
 ) -> tuple[torch.Tensor, dict[str, int]]:
     """The clipped surrogate, summed, and the counts of its tokens."""
-    up_NR, down_NR = (torch.from_numpy(w).to(logp_NR) for w in (weights.up_NR, weights.down_NR))
-    reached_NR = batch.mask_NR & ~torch.isneginf(anchor_NR)
-    rho_NR = torch.exp(torch.where(reached_NR, logp_NR - anchor_NR, 0.0))
+    up_NR, down_NR = (torch.from_numpy(w).to(rho_NR) for w in (weights.up_NR, weights.down_NR))
     clipped_NR = rho_NR.clamp(1 - clip_low, 1 + clip_high)
     low_NR, high_NR = torch.minimum(rho_NR, clipped_NR), torch.maximum(rho_NR, clipped_NR)
     surrogate_NR = up_NR * low_NR + down_NR * high_NR
     cut_NR = ((up_NR > 0) & (clipped_NR < rho_NR)) | ((down_NR < 0) & (clipped_NR > rho_NR))
     pg_NR = (up_NR > 0) | (down_NR < 0)
-    sought_N = np.zeros(len(logp_NR), np.bool_)
+    sought_N = np.zeros(len(rho_NR), np.bool_)
     sought_N[batch.place_M[batch.pg_weight_M != 0]] = True
-    sought_N1 = torch.from_numpy(sought_N).to(logp_NR.device)[:, None]
+    sought_N1 = torch.from_numpy(sought_N).to(rho_NR.device)[:, None]
     return torch.where(reached_NR, surrogate_NR, 0.0).sum(), {
         "clipped_tokens": int((reached_NR & cut_NR).sum()),
         "pg_tokens": int((reached_NR & pg_NR).sum()),
@@ -192,7 +197,11 @@ def _surrogate(
 
 
 def _divergence(
-    whole_NR: torch.Tensor, batch: Batch, reference_NR: torch.Tensor | None, /
+    whole_NR: torch.Tensor,
+    batch: Batch,
+    reference_NR: torch.Tensor | None,
+    rho_NR: torch.Tensor | None,
+    /,
 ) -> tuple[torch.Tensor, float, int]:
     """Weighted divergence from the reference; its plain sum over rollouts; their tokens."""
     held_M = batch.kl_weight_M != 0
@@ -201,7 +210,8 @@ def _divergence(
     if reference_NR is None:
         raise ValueError("rows have a divergence weight; expected the reference's log-probs")
     gap_NR = torch.where(batch.mask_NR, reference_NR.to(whole_NR) - whole_NR, 0.0)
-    k_N = (torch.expm1(gap_NR) - gap_NR).sum(-1)
+    k_NR = torch.expm1(gap_NR) - gap_NR
+    k_N = (k_NR if rho_NR is None else rho_NR * k_NR).sum(-1)
     weight_N, rollouts_N = (
         torch.from_numpy(np.bincount(batch.place_M, values_M, len(k_N))).to(k_N)
         for values_M in (batch.kl_weight_M, held_M)

@@ -80,6 +80,7 @@ def accumulate(policy: Policy, assignment: Assignment, /) -> tuple[float, list[L
                 clip_high=objective.clip_high,
                 whole_NR=whole_NR,
                 reference_NR=policy.reference_logprobs(batch) if held else None,
+                kl_unbiased=objective.kl_unbiased,
                 engine_cap=objective.engine_correction,
             )
             result.loss.backward()

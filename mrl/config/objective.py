@@ -36,6 +36,9 @@ class ObjectiveConfig(Section):
     kl: float = Field(0.0, ge=0, allow_inf_nan=False)
     """Weight of the divergence from the policy's initial weights on its own responses; 0: none,
     and no copy of those weights is kept."""
+    kl_unbiased: bool = True
+    """Multiply each token's k3 estimate of that divergence by the within-policy ratio: its gradient
+    is then an unbiased one of the divergence. False: bare k3, whose gradient is not."""
     engine_correction: float | None = Field(None, gt=0)
     """Cap on the importance weights that correct own tokens for the gap between the engine that
     sampled them and the trainer; 2 is usual. null: none, right where the two agree to rounding."""

@@ -6,9 +6,9 @@ is compared with the one that the bandit's executor forms from the same rollouts
 
 A response is one token here, so all aggregations coincide, and on the first update of a round the
 clipped ratio is 1: about these the rung tells only that they change nothing. Responses do not end
-by EOS, so `mask_truncated` is off. Off are also terms that theory does not have, the divergence from
-a reference and the correction for the engine; clipping of the gradient norm, which would rescale
-it; and top-p, which would truncate the distribution that the bandit knows.
+by EOS, so `mask_truncated` is off. Off are also terms that theory does not have, divergence from a
+reference and correction for the engine; clipping of the gradient norm, which would rescale it; and
+top-p, which would truncate the distribution that the bandit knows.
 Source: docs/gate.md.
 """
 
