@@ -3,7 +3,7 @@
 Shapes: M rows, N different responses, P prompt width, R response width, T = P + R.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -62,6 +62,11 @@ class Row:
         False takes a token out of loss and length.
     anchor : ndarray, shape (R,), optional
         Log-probabilities under the receiver before the round's first update.
+    kl_weight : float
+        Weight in the divergence from the reference, before its coefficient; prompts not yet
+        averaged. 0 for what another policy sampled.
+    engine : ndarray, shape (R,), optional
+        Log-probabilities by the engine that sampled an own response; not used where not `usable`.
     """
 
     group: int
@@ -74,6 +79,8 @@ class Row:
     counted: bool = True
     usable: NDArray[np.bool_] | None = None
     anchor: NDArray[np.float64] | None = None
+    kl_weight: float = 0.0
+    engine: NDArray[np.float64] | None = None
 
     @property
     def length(self) -> int:
@@ -111,7 +118,7 @@ class Batch:
         M rows.
     place_M : ndarray of int
         Place of each row in the tensors.
-    pg_weight_M, nll_weight_M : ndarray
+    pg_weight_M, nll_weight_M, kl_weight_M : ndarray
         Final weights of the rows: prompts averaged, aggregation applied; ratios not yet.
     ids_NT, attention_NT, mask_NR, anchor_NR : Tensor
         Token ids, what is not padding, which response tokens count, and their log-probabilities
@@ -122,6 +129,7 @@ class Batch:
     place_M: NDArray[np.int64]
     pg_weight_M: NDArray[np.float64]
     nll_weight_M: NDArray[np.float64]
+    kl_weight_M: NDArray[np.float64]
     ids_NT: torch.Tensor
     attention_NT: torch.Tensor
     mask_NR: torch.Tensor
@@ -142,22 +150,35 @@ def micro_batches(
     split of the same rows gives the same gradient. Rows without weight are left out, since they
     contribute nothing to the gradient.
     """
-    used = [
+    divisor = _divisor(assignment.rows, objective)
+    weighted = [
         row
         for row in assignment.rows
-        if row.length and (row.finished or not objective.mask_truncated)
+        if _length(row, objective)
+        and (row.pg_weight or row.nll_weight or objective.kl * row.kl_weight)
     ]
-    lengths = [row.length for row in used if row.counted]
-    mean_length = sum(lengths) / max(len(lengths), 1) or 1.0
-    divisor = {
-        "sum": lambda row: 1.0,
-        "sequence": lambda row: float(row.length),
-        "token": lambda row: mean_length,
-    }[objective.aggregation]
-    weighted = [row for row in used if row.pg_weight or row.nll_weight]
     for places in batches_of(weighted, objective.batch_tokens):
         scales = [1.0 / (assignment.groups * divisor(place[0])) for place in places]
-        yield collate(places, scales, pad_id, device)
+        yield collate(places, scales, pad_id, device, kl=objective.kl)
+
+
+def _length(row: Row, objective: ObjectiveConfig, /) -> int:
+    """Tokens of a row that the objective counts: none of a truncated response that it masks."""
+    return 0 if objective.mask_truncated and not row.finished else row.length
+
+
+def _divisor(rows: Sequence[Row], objective: ObjectiveConfig, /) -> Callable[[Row], float]:
+    """What the objective divides a row's sum over tokens by."""
+    match objective.aggregation:
+        case "sequence":
+            return lambda row: float(row.length)
+        case "token":
+            # A masked response has length 0, so that the whole is divided by the tokens that count.
+            lengths = [_length(row, objective) for row in rows if row.counted]
+            divisor = sum(lengths) / max(len(lengths), 1) or 1.0
+        case _:  # "constant"; "sum" has no length
+            divisor = float(objective.length or 1)
+    return lambda row: divisor
 
 
 def batches_of(rows: Sequence[Row], batch_tokens: int, /) -> Iterator[list[list[Row]]]:
@@ -181,9 +202,18 @@ def batches_of(rows: Sequence[Row], batch_tokens: int, /) -> Iterator[list[list[
 
 
 def collate(
-    places: Sequence[list[Row]], scales: Sequence[float], pad_id: int, device: torch.device, /
+    places: Sequence[list[Row]],
+    scales: Sequence[float],
+    pad_id: int,
+    device: torch.device,
+    /,
+    *,
+    kl: float = 0.0,
 ) -> Batch:
-    """Pad places into tensors; the weights of place i's rows are multiplied by ``scales[i]``."""
+    """Pad places into tensors; the weights of place i's rows are multiplied by ``scales[i]``.
+
+    `kl` is the coefficient of the divergence from the reference.
+    """
     firsts = [place[0] for place in places]
     prompt_NP, prompt_mask_NP = left_pad([row.prompt for row in firsts], pad_id, device)
     shape = len(firsts), max(len(row.response) for row in firsts)
@@ -206,6 +236,7 @@ def collate(
         place_M=place_M,
         pg_weight_M=np.array([row.pg_weight for row in rows]) * scale_M,
         nll_weight_M=np.array([row.nll_weight for row in rows]) * scale_M,
+        kl_weight_M=np.array([kl * row.kl_weight for row in rows]) * scale_M,
         ids_NT=torch.cat([prompt_NP, torch.from_numpy(ids_NR).to(device)], dim=1),
         attention_NT=torch.cat([prompt_mask_NP, torch.from_numpy(real_NR).to(device)], dim=1),
         mask_NR=torch.from_numpy(mask_NR).to(device),

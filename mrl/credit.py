@@ -110,7 +110,9 @@ def _peer_stats(
 def _own_rows(
     receiver: Policy, own: Groups, items: Sequence[Item], credit: Credit, group: Group
 ) -> list[Row]:
-    weight_BG = credit.own_weight
+    weight_BG, valid_BG = credit.own_weight, group.own_valid
+    # The divergence is a mean over the policy's own responses, whatever else the rule counts.
+    kl_BG = valid_BG / np.maximum(valid_BG.sum(-1, keepdims=True), 1)
     rows = []
     for b, (item, rollouts) in enumerate(zip(items, own.rollouts, strict=True)):
         prompt = receiver.render(item)
@@ -124,8 +126,10 @@ def _own_rows(
                     response=rollout.ids,
                     pg_weight=float(weight_BG[b, g]),
                     finished=rollout.finished,
-                    counted=bool(group.own_valid[b, g]),
+                    counted=bool(valid_BG[b, g]),
                     usable=~missing if missing.any() else None,
+                    kl_weight=float(kl_BG[b, g]),
+                    engine=rollout.logprobs,
                 )
             )
     return rows

@@ -1,4 +1,4 @@
-"""The token loss: a clipped surrogate and a likelihood term, blind to the sharing rule.
+"""The token loss: clipped surrogate, likelihood and divergence, blind to the sharing rule.
 
 Shapes: M rows, N different responses, R response tokens, T prompt and response tokens.
 """
@@ -27,6 +27,11 @@ class LossResult:
     """(group, weight) of each peer row under a ratio rule; the mean over its tokens."""
     unreachable_tokens: int
     """Policy-gradient tokens that the receiver cannot sample: they lie outside its nucleus."""
+    corrections: list[NDArray[np.float64]]
+    """Weights of own tokens for the gap between engine and trainer, one array a row."""
+    kl: float
+    """Divergence from the reference, summed over `kl_tokens`."""
+    kl_tokens: int
 
 
 def response_logprobs(
@@ -82,6 +87,20 @@ def ratio_weights(
     return rule.weights(log_ratio, source.canonical)[source.block_of_token]
 
 
+def engine_weights(
+    engine_R: NDArray[np.float64], logprobs_R: NDArray[np.float64], cap: float, /
+) -> NDArray[np.float64]:
+    """Truncated importance weights of an own response's tokens, shape (R,).
+
+    ``min(exp(logp_trainer - logp_engine), cap)``: an engine samples from probabilities of its own
+    (other kernels, other precision), and these weights give its tokens the trainer's. A token
+    without engine log-probability (NaN) has weight 1; its row does not count it.
+    """
+    gap_R = np.where(np.isnan(engine_R), 0.0, logprobs_R - engine_R)
+    with np.errstate(over="ignore"):
+        return np.minimum(np.exp(gap_R), cap)
+
+
 def token_loss(
     logp_NR: torch.Tensor,
     batch: Batch,
@@ -91,68 +110,155 @@ def token_loss(
     clip_low: float,
     clip_high: float,
     whole_NR: torch.Tensor | None = None,
+    reference_NR: torch.Tensor | None = None,
+    kl_unbiased: bool = True,
+    engine_cap: float | None = None,
 ) -> LossResult:
     """Loss of a micro-batch; the sum over micro-batches is the loss of the update.
 
-    ``- sum_tokens [ min(rho w, clip(rho, 1 - clip_low, 1 + clip_high) w) + v logp ]``, where w is
-    the row's policy-gradient weight times its importance ratio, v its likelihood weight, and rho
-    the change of the receiver's own probability of the token since the round began. On the first
-    update of a round rho is 1 and its gradient that of logp. Rows with the same tokens share their
-    rho: those with w > 0 add up to one term, those with w < 0 to another.
+    ``sum_tokens [ - min(rho w, clip(rho, 1 - clip_low, 1 + clip_high) w) - v logp + u k ]``, where
+    w is the row's policy-gradient weight times its importance ratio, v its likelihood weight, u its
+    divergence weight, and rho the change of the receiver's own probability of the token since the
+    round began. On the first update of a round rho is 1 and its gradient that of logp. Rows with
+    the same tokens share their rho: those with w > 0 add up to one term, those with w < 0 to
+    another. ``k = rho (exp(d) - d - 1)`` with ``d = logp_reference - logp`` is at least 0 and has
+    the mean KL(policy || reference) on the policy's own samples; without rho it is known as k3.
 
-    `whole_NR` holds the log-probabilities without truncation, which the likelihood term uses;
-    default: `logp_NR`. A token that the receiver cannot sample has no score and leaves the
-    surrogate: its probability is 0 whatever the parameters do to it.
+    Parameters
+    ----------
+    logp_NR : Tensor, shape (N, R)
+        Log-probabilities at the distribution that is sampled from. A token that the receiver cannot
+        sample has no score and leaves the surrogate: its probability is 0 whatever the parameters
+        do to it.
+    batch : Batch
+        Rows with their final weights.
+    ratio : RatioRule or None
+        How peers' rows are weighted.
+    clip_low, clip_high : float
+        Bounds of rho.
+    whole_NR : Tensor, shape (N, R), optional
+        Log-probabilities without truncation, for likelihood and divergence. Default: `logp_NR`.
+    reference_NR : Tensor, shape (N, R), optional
+        The same by the reference; needed where a row has a divergence weight.
+    kl_unbiased : bool
+        Whether ``k`` has the factor rho, which makes its gradient that of the divergence.
+    engine_cap : float, optional
+        Correct own rows for the engine, see `engine_weights`. Default: no correction.
     """
     mask_NR = batch.mask_NR
     whole_NR = torch.where(mask_NR, logp_NR if whole_NR is None else whole_NR, 0.0)
     logp_NR = torch.where(mask_NR, logp_NR, 0.0)
     anchor_NR = logp_NR.detach() if batch.anchor_NR is None else batch.anchor_NR.to(logp_NR)
     anchor_NR = torch.where(mask_NR, anchor_NR, 0.0)
-    weights, ratios = _token_weights(batch, ratio, anchor_NR.double().cpu().numpy())
-    up_NR, down_NR, nll_NR = (torch.from_numpy(w).to(logp_NR) for w in weights)
+    weights = _token_weights(batch, ratio, engine_cap, anchor_NR.double().cpu().numpy())
     reached_NR = mask_NR & ~torch.isneginf(anchor_NR)
     rho_NR = torch.exp(torch.where(reached_NR, logp_NR - anchor_NR, 0.0))
-    clipped_NR = rho_NR.clamp(1 - clip_low, 1 + clip_high)
-    low_NR, high_NR = torch.minimum(rho_NR, clipped_NR), torch.maximum(rho_NR, clipped_NR)
-    surrogate_NR = up_NR * low_NR + down_NR * high_NR
-    loss = -torch.where(reached_NR, surrogate_NR, 0.0).sum()
-    loss = loss - torch.where(nll_NR != 0, nll_NR * whole_NR, 0.0).sum()
-    cut_NR = ((up_NR > 0) & (clipped_NR < rho_NR)) | ((down_NR < 0) & (clipped_NR > rho_NR))
-    pg_NR = (up_NR > 0) | (down_NR < 0)
-    sought_N = np.zeros(len(mask_NR), np.bool_)
-    sought_N[batch.place_M[batch.pg_weight_M != 0]] = True
-    lost_NR = mask_NR & ~reached_NR & torch.from_numpy(sought_N).to(mask_NR.device)[:, None]
+    surrogate, counts = _surrogate(rho_NR, reached_NR, batch, weights, clip_low, clip_high)
+    nll_NR = torch.from_numpy(weights.nll_NR).to(logp_NR)
+    likelihood = torch.where(nll_NR != 0, nll_NR * whole_NR, 0.0).sum()
+    divergence, kl, kl_tokens = _divergence(
+        whole_NR, batch, reference_NR, rho_NR if kl_unbiased else None
+    )
     return LossResult(
-        loss=loss,
-        clipped_tokens=int((reached_NR & cut_NR).sum()),
-        pg_tokens=int((reached_NR & pg_NR).sum()),
+        loss=divergence - surrogate - likelihood,
+        **counts,
         computed_tokens=int(mask_NR.sum()),
-        ratios=ratios,
-        unreachable_tokens=int(lost_NR.sum()),
+        ratios=weights.ratios,
+        corrections=weights.corrections,
+        kl=kl,
+        kl_tokens=kl_tokens,
     )
 
 
-def _token_weights(
-    batch: Batch, ratio: RatioRule | None, anchor_NR: NDArray[np.float64], /
-) -> tuple[tuple[NDArray[np.float64], ...], list[tuple[int, float]]]:
+def _surrogate(
+    rho_NR: torch.Tensor,
+    reached_NR: torch.Tensor,
+    batch: Batch,
+    weights: "_TokenWeights",
+    clip_low: float,
+    clip_high: float,
+    /,
+) -> tuple[torch.Tensor, dict[str, int]]:
+    """The clipped surrogate, summed, and the counts of its tokens."""
+    up_NR, down_NR = (torch.from_numpy(w).to(rho_NR) for w in (weights.up_NR, weights.down_NR))
+    clipped_NR = rho_NR.clamp(1 - clip_low, 1 + clip_high)
+    low_NR, high_NR = torch.minimum(rho_NR, clipped_NR), torch.maximum(rho_NR, clipped_NR)
+    surrogate_NR = up_NR * low_NR + down_NR * high_NR
+    cut_NR = ((up_NR > 0) & (clipped_NR < rho_NR)) | ((down_NR < 0) & (clipped_NR > rho_NR))
+    pg_NR = (up_NR > 0) | (down_NR < 0)
+    sought_N = np.zeros(len(rho_NR), np.bool_)
+    sought_N[batch.place_M[batch.pg_weight_M != 0]] = True
+    sought_N1 = torch.from_numpy(sought_N).to(rho_NR.device)[:, None]
+    return torch.where(reached_NR, surrogate_NR, 0.0).sum(), {
+        "clipped_tokens": int((reached_NR & cut_NR).sum()),
+        "pg_tokens": int((reached_NR & pg_NR).sum()),
+        "unreachable_tokens": int((batch.mask_NR & ~reached_NR & sought_N1).sum()),
+    }
+
+
+def _divergence(
+    whole_NR: torch.Tensor,
+    batch: Batch,
+    reference_NR: torch.Tensor | None,
+    rho_NR: torch.Tensor | None,
+    /,
+) -> tuple[torch.Tensor, float, int]:
+    """Weighted divergence from the reference; its plain sum over rollouts; their tokens."""
+    held_M = batch.kl_weight_M != 0
+    if not held_M.any():
+        return whole_NR.new_zeros(()), 0.0, 0
+    if reference_NR is None:
+        raise ValueError("rows have a divergence weight; expected the reference's log-probs")
+    gap_NR = torch.where(batch.mask_NR, reference_NR.to(whole_NR) - whole_NR, 0.0)
+    k_NR = torch.expm1(gap_NR) - gap_NR
+    k_N = (k_NR if rho_NR is None else rho_NR * k_NR).sum(-1)
+    weight_N, rollouts_N = (
+        torch.from_numpy(np.bincount(batch.place_M, values_M, len(k_N))).to(k_N)
+        for values_M in (batch.kl_weight_M, held_M)
+    )
+    total = (rollouts_N * k_N.detach()).sum()
+    return (weight_N * k_N).sum(), float(total), int((rollouts_N * batch.mask_NR.sum(-1)).sum())
+
+
+@dataclass(frozen=True, eq=False)
+class _TokenWeights:
     """Weights (N, R) of the tokens, the rows of a place added up: w > 0, w < 0, and likelihood."""
+
+    up_NR: NDArray[np.float64]
+    down_NR: NDArray[np.float64]
+    nll_NR: NDArray[np.float64]
+    ratios: list[tuple[int, float]]
+    corrections: list[NDArray[np.float64]]
+
+
+def _token_weights(
+    batch: Batch,
+    ratio: RatioRule | None,
+    engine_cap: float | None,
+    anchor_NR: NDArray[np.float64],
+    /,
+) -> _TokenWeights:
     pg_M, place_M = batch.pg_weight_M, batch.place_M
-    plain_M = np.array([ratio is None or row.source is None for row in batch.rows])
-    plain_pg_M = np.where(plain_M, pg_M, 0.0)
+    peer_M = np.array([ratio is not None and row.source is not None for row in batch.rows])
+    own_M = np.array([engine_cap is not None and row.engine is not None for row in batch.rows])
+    own_M &= pg_M != 0
+    plain_pg_M = np.where(peer_M | own_M, 0.0, pg_M)
     up_NR, down_NR, nll_NR = (
         _by_place(weight_M, place_M, anchor_NR.shape)
         for weight_M in (plain_pg_M.clip(min=0), plain_pg_M.clip(max=0), batch.nll_weight_M)
     )
-    ratios: list[tuple[int, float]] = []
-    if ratio is not None:
-        for m in np.flatnonzero(~plain_M):
-            row, n = batch.rows[m], place_M[m]
-            tokens = slice(len(row.response))
+    found = _TokenWeights(up_NR, down_NR, nll_NR, [], [])
+    for m in np.flatnonzero(peer_M | own_M):
+        row, n = batch.rows[m], place_M[m]
+        tokens = slice(len(row.response))
+        if ratio is not None and row.source is not None:
             factor_R = ratio_weights(ratio, row, anchor_NR[n, tokens])
-            (up_NR if pg_M[m] > 0 else down_NR)[n, tokens] += pg_M[m] * factor_R
-            ratios.append((row.group, float(factor_R.mean())))
-    return (up_NR, down_NR, nll_NR), ratios
+            found.ratios.append((row.group, float(factor_R.mean())))
+        elif engine_cap is not None and row.engine is not None:
+            factor_R = engine_weights(row.engine, anchor_NR[n, tokens], engine_cap)
+            found.corrections.append(factor_R if row.usable is None else factor_R[row.usable])
+        (up_NR if pg_M[m] > 0 else down_NR)[n, tokens] += pg_M[m] * factor_R
+    return found
 
 
 def _by_place(

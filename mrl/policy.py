@@ -1,5 +1,6 @@
 """A policy: model, tokenizer, optimizer, and the sharing rule it learns by."""
 
+import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,6 +52,9 @@ class Policy:
         How messages become a prompt.
     segments : mapping of str to str, or "auto"
         Structural tokens of its responses; see `mrl.tokens.segments.StructuralTokens.of`.
+
+    Where the objective has a divergence term, the weights of `model` as they are now are the
+    reference. A checkpoint does not hold them: a resumed run makes them again as it did at first.
     """
 
     name: str
@@ -83,6 +87,9 @@ class Policy:
         self.schedule = torch.optim.lr_scheduler.LambdaLR(
             self.optim, lambda done: min(1.0, (done + 1) / (warmup + 1))
         )
+        self.reference: Any = None
+        if self.objective.kl:
+            self.reference = copy.deepcopy(self.model).eval().requires_grad_(False)
         self._prompts: dict[str, tuple[int, ...]] = {}
 
     @property
@@ -216,6 +223,12 @@ class Policy:
         return response_logprobs(
             self.model, batch, sampling.temperature, len(self.table), sampling.top_p
         )
+
+    @torch.no_grad()
+    def reference_logprobs(self, batch: Batch, /) -> torch.Tensor:
+        """Log-probabilities (N, R) by the initial weights, not truncated."""
+        temperature = self.sampling.temperature
+        return response_logprobs(self.reference, batch, temperature, len(self.table))[1]
 
 
 def build_policy(config: PolicyConfig, run: RunConfig, /, *, seed: int) -> Policy:

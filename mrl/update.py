@@ -1,5 +1,6 @@
 """A round's gradient steps of one policy; knows weights and routes, no sharing rule."""
 
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
@@ -8,12 +9,13 @@ import torch
 
 from bandit.probes import RatioRule, effective_sample_size
 from mrl.batch import Assignment, micro_batches
-from mrl.errors import RunError
+from mrl.errors import RunError, memory_bound
 from mrl.loss import LossResult, token_loss
 from mrl.policy import Policy
 
 # Below this share of the peers' rollouts a few of them carry the whole term.
 LOW_ESS = 0.1
+SKIPPED = "steps_skipped_in_a_row"
 
 
 def update(policy: Policy, assignment: Assignment, /) -> dict[str, Any]:
@@ -22,58 +24,81 @@ def update(policy: Policy, assignment: Assignment, /) -> dict[str, Any]:
     Raises
     ------
     RunError
-        If a gradient is not finite; the weights then stand as before that step.
+        If loss or gradient is not finite more often in a row than `objective.skip_nonfinite`
+        allows, or memory runs out; the weights then stand as before that step.
     """
     steps = policy.objective.updates
     if steps > 1:
-        anchors = policy.score(assignment.rows)
-        rows = [
-            replace(row, anchor=anchor)
-            for row, anchor in zip(assignment.rows, anchors, strict=True)
-        ]
-        assignment = replace(assignment, rows=rows)
+        assignment = _anchored(policy, assignment)
     losses, norms, results = [], [], []
     lr = policy.optim.param_groups[0]["lr"]
-    for part in assignment.split(steps):
+    parts = list(assignment.split(steps))
+    for part in parts:
         loss, found = accumulate(policy, part)
-        norms.append(_step(policy))
-        losses.append(loss)
+        norm = _step(policy, loss)
+        if norm is not None:
+            norms.append(norm)
+            losses.append(loss)
         results += found
     policy.schedule.step()
-    pg_tokens = sum(result.pg_tokens for result in results)
-    clipped = sum(result.clipped_tokens for result in results)
     return {
-        "loss": float(np.mean(losses)),
-        "grad_norm": float(np.mean(norms)),
+        "loss": float(np.mean(losses)) if losses else None,
+        "grad_norm": float(np.mean(norms)) if norms else None,
+        "skipped_steps": len(parts) - len(norms),
         "lr": lr,
-        "clip_share": clipped / pg_tokens if pg_tokens else None,
         "computed_tokens": sum(result.computed_tokens for result in results),
         "unreachable_tokens": sum(result.unreachable_tokens for result in results),
+        **_token_figures(policy, results),
         **_ratio_figures(results, assignment.ratio),
     }
 
 
+def _anchored(policy: Policy, assignment: Assignment, /) -> Assignment:
+    """The rows with their log-probabilities before the first of several updates."""
+    with _memory_bound(policy, "scoring"):
+        anchors = policy.score(assignment.rows)
+    rows = [
+        replace(row, anchor=anchor) for row, anchor in zip(assignment.rows, anchors, strict=True)
+    ]
+    return replace(assignment, rows=rows)
+
+
 def accumulate(policy: Policy, assignment: Assignment, /) -> tuple[float, list[LossResult]]:
     """Set the gradients to those of one update over `assignment`, without a step."""
+    objective = policy.objective
     policy.optim.zero_grad(set_to_none=False)
     total, results = 0.0, []
-    for batch in micro_batches(assignment, policy.objective, policy.pad_id, policy.device):
-        logp_NR, whole_NR = policy.logprobs(batch)
-        result = token_loss(
-            logp_NR,
-            batch,
-            assignment.ratio,
-            clip_low=policy.objective.clip_low,
-            clip_high=policy.objective.clip_high,
-            whole_NR=whole_NR,
-        )
-        result.loss.backward()
+    for batch in micro_batches(assignment, objective, policy.pad_id, policy.device):
+        with _memory_bound(policy, f"a micro-batch of shape {tuple(batch.ids_NT.shape)}"):
+            logp_NR, whole_NR = policy.logprobs(batch)
+            held = batch.kl_weight_M.any()
+            result = token_loss(
+                logp_NR,
+                batch,
+                assignment.ratio,
+                clip_low=objective.clip_low,
+                clip_high=objective.clip_high,
+                whole_NR=whole_NR,
+                reference_NR=policy.reference_logprobs(batch) if held else None,
+                kl_unbiased=objective.kl_unbiased,
+                engine_cap=objective.engine_correction,
+            )
+            result.loss.backward()
         total += result.loss.item()
         results.append(replace(result, loss=result.loss.detach()))
     return total, results
 
 
-def _step(policy: Policy, /) -> float:
+def _memory_bound(policy: Policy, what: str, /) -> AbstractContextManager[None]:
+    return memory_bound(
+        f"policy {policy.name!r}: {what}",
+        f"lower objective.batch_tokens={policy.objective.batch_tokens}, which changes no gradient "
+        "(one response is the least that it can hold), or sampling.max_tokens",
+    )
+
+
+def _step(policy: Policy, loss: float, /) -> float | None:
+    """Take an optimizer step; the gradient's norm, or None if the step was left out."""
     # Without any weighted row there are no gradients yet; the step is then one of zeros.
     for parameter in policy.parameters:
         if parameter.grad is None:
@@ -82,13 +107,38 @@ def _step(policy: Policy, /) -> float:
     norm = float(
         torch.nn.utils.clip_grad_norm_(policy.parameters, float("inf") if limit is None else limit)
     )
-    if not np.isfinite(norm):
+    # Kept with the optimizer's settings, and so in its state: a resumed run goes on counting.
+    settings = policy.optim.param_groups[0]
+    if np.isfinite(norm) and np.isfinite(loss):
+        settings[SKIPPED] = 0
+        policy.optim.step()
+        return norm
+    allowed = policy.objective.skip_nonfinite
+    settings[SKIPPED] = settings.get(SKIPPED, 0) + 1
+    if settings[SKIPPED] > allowed:
         raise RunError(
-            f"policy {policy.name!r}: the gradient is not finite (norm {norm}); no step was "
-            "taken. Lower the learning rate, or cap the ratios if the probe has them"
+            f"policy {policy.name!r}: the gradient is not finite (norm {norm}, loss {loss}); no "
+            f"step was taken, the last of {settings[SKIPPED]} in a row (objective.skip_nonfinite="
+            f"{allowed}). Lower the learning rate, or cap the ratios if the probe has them"
         )
-    policy.optim.step()
-    return norm
+    return None
+
+
+def _token_figures(policy: Policy, results: list[LossResult], /) -> dict[str, float | None]:
+    """Shares and means over tokens; those of a term that is off are left out."""
+    pg_tokens = sum(result.pg_tokens for result in results)
+    clipped = sum(result.clipped_tokens for result in results)
+    figures: dict[str, float | None] = {"clip_share": clipped / pg_tokens if pg_tokens else None}
+    if policy.objective.kl:
+        tokens = sum(result.kl_tokens for result in results)
+        figures["kl"] = sum(result.kl for result in results) / tokens if tokens else None
+    cap = policy.objective.engine_correction
+    if cap is not None:
+        corrections = [one for result in results for one in result.corrections]
+        weights = np.concatenate(corrections) if corrections else None
+        figures["engine_weight_mean"] = None if weights is None else float(weights.mean())
+        figures["engine_capped_share"] = None if weights is None else float((weights >= cap).mean())
+    return figures
 
 
 def _ratio_figures(results: list[LossResult], rule: RatioRule | None, /) -> dict[str, Any]:

@@ -6,8 +6,9 @@ is compared with the one that the bandit's executor forms from the same rollouts
 
 A response is one token here, so all aggregations coincide, and on the first update of a round the
 clipped ratio is 1: about these the rung tells only that they change nothing. Responses do not end
-by EOS, so `mask_truncated` is off. Clipping of the gradient norm, which would rescale it, is off,
-and so is top-p, which would truncate the distribution that the bandit knows.
+by EOS, so `mask_truncated` is off. Off are also terms that theory does not have, divergence from a
+reference and correction for the engine; clipping of the gradient norm, which would rescale it; and
+top-p, which would truncate the distribution that the bandit knows.
 Source: docs/gate.md.
 """
 
@@ -40,6 +41,8 @@ LEAST_GRADIENT = 1e-6
 PROMPTS = 64
 NEVER = -1e9
 SPECIAL_TOKENS = 2
+# What theory does not have, and what a response of one token without end cannot have.
+NEUTRAL = {"updates": 1, "mask_truncated": False, "kl": 0.0, "engine_correction": None}
 # CJK ideographs: one block with room for any number of contexts and arms. Each has 3 bytes, so
 # that a ratio divided by bytes is told apart from one that is not.
 FIRST_CHARACTER = 0x4E00
@@ -122,7 +125,7 @@ class Toy:
             tokenizer=character_tokenizer(self.alphabet),
             probe=self.run.probe_of(config),
             sampling=self.run.sampling.model_copy(update={"max_tokens": 1, "top_p": 1.0}),
-            objective=objective.model_copy(update={"updates": 1, "mask_truncated": False}),
+            objective=objective.model_copy(update=NEUTRAL),
             optimizer=OptimizerConfig(kind="sgd", max_grad_norm=None),
             template="plain",
         )

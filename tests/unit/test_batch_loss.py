@@ -210,7 +210,7 @@ def test_response_without_usable_tokens_is_left_out():
     batch = one_batch([SHORT, replace(LONG, usable=np.zeros(4, np.bool_))])
     assert batch.rows == [SHORT]
     _, grad = differentiate(batch)
-    np.testing.assert_allclose(grad, [[-1 / 4, -1 / 4]])
+    np.testing.assert_allclose(grad, [[-1 / 2, -1 / 2]])  # 2 tokens in 2 responses: mean length 1
 
 
 def test_truncated_responses_leave_loss_and_length():
@@ -218,7 +218,7 @@ def test_truncated_responses_leave_loss_and_length():
     masked = one_batch(rows, mask_truncated=True)
     assert masked.rows == [SHORT]
     _, grad = differentiate(masked)
-    np.testing.assert_allclose(grad, [[-1 / 4, -1 / 4]])  # mean length 2, not 3
+    np.testing.assert_allclose(grad, [[-1 / 2, -1 / 2]])  # mean length 1, not 3
     _, kept = differentiate(one_batch(rows, mask_truncated=False))
     np.testing.assert_allclose(kept[0, :2], [-1 / 6, -1 / 6])
 
