@@ -6,16 +6,18 @@ for more by a greedy packing. Every plan carries a bound that no placement under
 """
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
+from mrl.allocation.bound import least_phases
 from mrl.allocation.exact import MOST_POLICIES, Block, Counts, Exact, plainer
 from mrl.allocation.greedy import Greedy, prices
 from mrl.allocation.placement import Placement, Slice
 from mrl.allocation.problem import Demand, Device, Inventory
 from mrl.allocation.search import Limits, Oracle, shortest
 from mrl.allocation.shortage import check_each, explain_all
-from mrl.allocation.tables import Floats, Tables
+from mrl.allocation.tables import Tables
 
 TOLERANCE = 0.01
 INTERVALS = 16
@@ -44,73 +46,66 @@ def plan(inventory: Inventory, demands: Sequence[Demand], /) -> Placement:
     """
     tables = Tables.of(inventory, demands)
     check_each(inventory, demands, tables)
-    least = _least(tables)
-    search = _all if len(demands) <= MOST_POLICIES else _packed
+    search = exhaustive if len(demands) <= MOST_POLICIES else packed
+    least = least_phases(tables)
     found = search(tables, least)
     if found is None:
-        raise explain_all(inventory, demands, proven=search is _all)
-    blocks, bound = found
-    counts = Counts(tables, blocks)
+        raise explain_all(inventory, demands, proven=search is exhaustive)
     # These slices with the best number of devices for each, then fewer that are shared.
+    counts = Counts(tables, found.blocks)
     limits = shortest(counts, least, tolerance=TOLERANCE / 10, intervals=INTERVALS)
-    blocks, devices = plainer(tables, blocks, limits.generation, limits.training)
+    blocks, devices = plainer(tables, found.blocks, limits.generation, limits.training)
     slices = _with_devices(inventory, demands, blocks, devices)
-    return Placement(inventory, tuple(demands), slices, bound)
+    return Placement(inventory, tuple(demands), slices, found.bound)
 
 
-def _all(tables: Tables, least: tuple[float, float], /) -> tuple[list[Block], float] | None:
-    """The best of all placements, and a bound on it; None where there is none."""
+class Found(NamedTuple):
+    """Slices that a search has found.
+
+    Attributes
+    ----------
+    blocks : list of Block
+    limits : Limits
+        Which they keep.
+    bound : float
+        No placement has a round shorter than this, in seconds.
+    """
+
+    blocks: list[Block]
+    limits: Limits
+    bound: float
+
+
+def exhaustive(tables: Tables, least: tuple[float, float], /) -> Found | None:
+    """The best of all placements; None where there is none."""
     oracle = Exact(tables)
     if not _ever(oracle):
         return None
     limits = shortest(oracle, least, tolerance=TOLERANCE, intervals=INTERVALS)
-    return oracle.blocks(limits.generation, limits.training), limits.bound
+    return Found(oracle.blocks(limits.generation, limits.training), limits, limits.bound)
 
 
-def _packed(tables: Tables, least: tuple[float, float], /) -> tuple[list[Block], float] | None:
-    """The best packing over several prices, and a bound on all placements."""
-    best: tuple[Greedy, Limits] | None = None
+def packed(tables: Tables, least: tuple[float, float], /) -> Found | None:
+    """The best packing over several prices; None where none has room for all."""
+    best: Found | None = None
     for price in prices(tables):
         oracle = Greedy(tables, price)
         if not _ever(oracle):
             continue
         if best is not None:
-            better = np.array(best[1][:2]) * (1 - TOLERANCE)
+            better = np.array(best.limits[:2]) * (1 - TOLERANCE)
             if not oracle(better[:1], better[1:])[0]:
                 continue
-        best = oracle, shortest(oracle, least, tolerance=TOLERANCE, intervals=INTERVALS // 2)
-    if best is None:
-        return None
-    return best[0].blocks(best[1].generation, best[1].training), sum(least)
+        limits = shortest(oracle, least, tolerance=TOLERANCE, intervals=INTERVALS)
+        if best is None or sum(limits[:2]) < sum(best.limits[:2]):
+            blocks = oracle.blocks(limits.generation, limits.training)
+            best = Found(blocks, limits, sum(least))
+    return best
 
 
 def _ever(oracle: Oracle, /) -> bool:
     """Whether all policies fit, however long a round takes."""
     return bool(oracle(np.array([np.inf]), np.array([np.inf]))[0])
-
-
-def _least(tables: Tables, /) -> tuple[float, float]:
-    """Bounds on generation and training, in seconds.
-
-    A policy is no faster than alone on all devices of a kind; and the device-seconds of all
-    policies, weighted by any prices of kinds, are no more than the devices have.
-    """
-    bounds = []
-    n = np.arange(1, tables.devices.max() + 1)
-    for times in (tables.generation, tables.training):
-        alone = times.min(axis=(1, 2)).max()
-        spent = (times * n).min(axis=2)  # (P, K) device-seconds
-        prices = [np.ones(len(tables.devices)), *_speeds(spent)]
-        shared = max(
-            (spent * price).min(axis=1).sum() / (tables.devices @ price) for price in prices
-        )
-        bounds.append(float(max(alone, shared)))
-    return bounds[0], bounds[1]
-
-
-def _speeds(spent: Floats, /) -> list[Floats]:
-    """Prices at which a policy is indifferent between the kinds, for each that runs on all."""
-    return [row.min() / row for row in spent if np.isfinite(row).all() and row.min() > 0]
 
 
 def _with_devices(
