@@ -236,8 +236,8 @@ def audit_tokens(
     rollouts: Annotated[
         Path | None,
         typer.Option(
-            help="Folder of a run that kept its exchange (exchange.store=sqlite): audit on A's "
-            "rollouts in it. A and B may then be policies of the run.",
+            help="Folder of a run that kept its rollouts (exchange.store=sqlite, and PRP or "
+            "exchange.keep=[rollout]): audit on A's in it. A and B may then be policies of the run.",
             metavar="RUN",
         ),
     ] = None,

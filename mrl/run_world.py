@@ -163,7 +163,7 @@ class RunWorld:
             If there is none, or it is damaged or of another format.
         """
         try:
-            with np.load(path, allow_pickle=False) as stored:
+            with Path(path).open("rb") as file, np.load(file, allow_pickle=False) as stored:
                 meta: dict[str, Any] = json.loads(stored["meta"].tobytes())
                 if (found := meta.pop("format", None)) != FORMAT:
                     raise ValueError(f"its format is {found}; this version reads {FORMAT}")
@@ -175,7 +175,7 @@ class RunWorld:
             raise InputError(
                 f"{path} is not there; mrl study --world-from RUN writes it to the run's folder"
             ) from None
-        except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile) as error:
+        except (OSError, EOFError, ValueError, KeyError, TypeError, zipfile.BadZipFile) as error:
             raise InputError(
                 f"{path} cannot be read as the world of a run: {error}; remove it and write it "
                 "again with mrl study --world-from RUN"

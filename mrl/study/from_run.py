@@ -31,9 +31,9 @@ def world_of_run(
 ) -> RunWorld:
     """Build the world of a run, or read it where it is stored; it is kept in the run's folder.
 
-    Every policy samples responses to the first prompts that the run trains on; each different response is an arm,
-    and every policy scores it in its own tokens. The result is a function of the run's seed, the
-    weights and the arguments.
+    Every policy samples responses to the first prompts that the run trains on; each different
+    response is an arm, and every policy scores it in its own tokens. The result is a function of
+    the run's seed, the weights and the arguments.
 
     Parameters
     ----------
