@@ -1,5 +1,6 @@
 """A round's gradient steps of one policy; knows weights and routes, no sharing rule."""
 
+import warnings
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
@@ -40,7 +41,10 @@ def update(policy: Policy, assignment: Assignment, /) -> dict[str, Any]:
             norms.append(norm)
             losses.append(loss)
         results += found
-    policy.schedule.step()
+    with warnings.catch_warnings():
+        # Steps that were left out may have been the first of all.
+        warnings.filterwarnings("ignore", "Detected call of `lr_scheduler.step", UserWarning)
+        policy.schedule.step()
     return {
         "loss": float(np.mean(losses)) if losses else None,
         "grad_norm": float(np.mean(norms)) if norms else None,

@@ -145,7 +145,8 @@ class Certificate:
 def speaks_for(run: RunConfig, /) -> dict[str, Any]:
     """Every setting whose change voids a certificate, as plain JSON values.
 
-    The learning rate, the model and the task are not among them: the gate says nothing of them.
+    The learning rate, the model and the task are not among them, nor the objective's terms on own
+    tokens alone: the gate says nothing of them.
     """
     policies = {}
     for one in run.policies:

@@ -64,13 +64,19 @@ def mixed() -> list[Row]:
 
 
 @pytest.mark.parametrize("aggregation", ["token", "sequence", "sum"])
+@pytest.mark.parametrize("kl", [0.0, 0.3])
 @pytest.mark.parametrize("batch_tokens", [1, 9, 14, 23])
 def test_any_split_into_micro_batches_gives_the_same_gradient(
-    make_policy: Callable[..., Any], mixed, aggregation, batch_tokens
+    make_policy: Callable[..., Any], mixed, aggregation, kl, batch_tokens
 ):
-    work = assignment(mixed, RatioRule("block"))
-    whole = make_policy(objective={"aggregation": aggregation})
-    split = make_policy(objective={"aggregation": aggregation, "batch_tokens": batch_tokens})
+    own = [row if row.source else replace(row, kl_weight=0.25) for row in mixed]
+    work = assignment(own, RatioRule("block"))
+    whole = make_policy(objective={"aggregation": aggregation, "kl": kl})
+    split = make_policy(
+        objective={"aggregation": aggregation, "kl": kl, "batch_tokens": batch_tokens}
+    )
+    for policy in (whole, split):
+        torch.nn.init.constant_(policy.model.lm_head.weight[0], 0.5)  # away from the reference
     count = sum(1 for _ in micro_batches(work, split.objective, 0, CPU))
     assert count > 1
     expected = gradients(whole, work)
@@ -132,6 +138,7 @@ def test_aggregations_divide_by_what_they_say(aggregation, short, long):
     ("alias", "name"),
     [
         ("dapo", "token"),
+        ("bnpo", "token"),
         ("grpo", "sequence"),
         ("token-mean", "token"),
         ("seq-mean-token-sum", "sum"),
