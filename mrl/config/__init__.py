@@ -45,13 +45,20 @@ from mrl.config.study import (
     SuccessWorld,
     TableWorld,
 )
-from mrl.config.tasks import JsonlTask, ReasoningGymTask, TaskConfig
+from mrl.config.tasks import (
+    DatasetTask,
+    JsonlTask,
+    ReasoningGymTask,
+    TaskConfig,
+    VerificationConfig,
+)
 
 __all__ = [
     "AnalysisConfig",
     "BPETokenizer",
     "CharacterTokenizer",
     "CheckpointConfig",
+    "DatasetTask",
     "EvaluationConfig",
     "ExampleWorld",
     "ExchangeConfig",
@@ -77,6 +84,7 @@ __all__ = [
     "TableWorld",
     "TaskConfig",
     "TokenizerConfig",
+    "VerificationConfig",
     "dump",
     "load",
     "load_any",
