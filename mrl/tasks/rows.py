@@ -110,7 +110,9 @@ class _Reader:
                     raise
                 problems.append(str(error))
         if empty:
-            raise InputError(f"{source.name}: got an empty file; expected one JSON object a line")
+            raise InputError(
+                f"{source.name}: got an empty file or split; expected rows of questions and answers"
+            )
         if problems:
             self.notes.append(f"{len(problems)} row(s) left out; the first: {problems[0]}")
         return items, repeated

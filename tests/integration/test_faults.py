@@ -250,13 +250,37 @@ def test_a_verifier_that_always_hangs_stops_the_run_and_leaves_no_process(
     bounds = "task.verification={timeout: 0.3, workers: 2}"
     code, message = mrl("train", path, "task.verifier=hanging:score", bounds)
     assert code == 1
-    assert "'hanging:score' gave no verdict on 2 of" in message
+    assert "'hanging:score' lost 2 of the" in message
     assert "task.verification.timeout" in message
     assert status(folder)["status"] == "failed"
     children = Path(f"/proc/self/task/{os.getpid()}/children").read_text()
     assert "mrl.tasks.worker" not in "".join(
         Path(f"/proc/{pid}/cmdline").read_text() for pid in children.split()
     )
+
+
+def test_unverified_responses_are_counted_by_reason_and_the_run_goes_on(
+    mrl, config, folder, tmp_path, monkeypatch
+):
+    (tmp_path / "failing.py").write_text(
+        "import os\n"
+        "def score(question, answer, response, finished):\n"
+        "    if not finished: os._exit(1)\n"
+        "    return None if response == '' else len(response) / (len(response) % 2)\n",
+        encoding="utf-8",
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    bounds = "task.verification={workers: 1, max_lost: 1.0}"
+    path = config(2, probe={"kind": "prp"}, sampling={"max_tokens": 2})
+    arguments = ("task.verifier=failing:score", bounds, "rounds=1", "--unvalidated")
+    assert mrl("train", path, *arguments)[0] == 0
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    rounds = [row for row in rows if row["event"] == "round"]
+    reasons = [row["unverified_by_reason"] for row in rounds]
+    assert {reason for found in reasons for reason in found} == {"crash", "none"}
+    assert [sum(found.values()) for found in reasons] == [row["unverified"] for row in rounds]
+    evaluated = [row for row in rows if row["event"] == "evaluation"]
+    assert all(sum(row["unverified_by_reason"].values()) == row["unverified"] for row in evaluated)
 
 
 def test_prompts_too_long_are_left_out_where_that_is_asked_for(mrl, config, folder, parity_task):

@@ -97,9 +97,7 @@ def test_solutions_with_a_boxed_answer_and_other_columns(tmp_path: Path) -> None
         {"role": "system", "content": "You are careful."},
         {"role": "user", "content": f"{item.question}\nPut your final answer in \\boxed{{}}."},
     ]
-    assert "eval_path, eval_split" in refusal(
-        path / "train.parquet", split="train[:1]", **settings
-    )
+    assert "eval_path, eval_split" in refusal(path / "train.parquet", split="train[:1]", **settings)
 
 
 def test_numbers_are_answers(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from mrl.tasks.workers import Workers
 
 ITEM = Item.of("question", "right")
 # What a function does is what the response says.
-MODULE = '''
+MODULE = """
 import ctypes, os, random, re, signal, subprocess, sys, time
 
 def obey(question, answer, response, finished):
@@ -57,7 +57,7 @@ def obey(question, answer, response, finished):
         time.sleep(100)
     print("noise")
     return response == answer
-'''
+"""
 REASONS = {
     "loop": "timeout",
     "sleep 60": "timeout",

@@ -101,7 +101,7 @@ def test_an_answer_that_is_no_regular_expression_is_refused(tmp_path: Path) -> N
 
 # Functions of the user's
 
-FUNCTIONS = '''
+FUNCTIONS = """
 import random
 
 number = 3
@@ -124,7 +124,7 @@ def fails(question, answer, response, finished): raise RuntimeError("no model se
 def hangs(question, answer, response, finished):
     while True: pass
 def draws(question, answer, response, finished): return random.random()
-'''
+"""
 
 
 @pytest.fixture
