@@ -337,6 +337,7 @@ def set_environment() -> None:
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     # Commands have a progress line of their own.
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")
 
 
 def main(arguments: list[str] | None = None) -> Any:

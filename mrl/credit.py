@@ -220,6 +220,7 @@ def _counts(
         "dead_share": float(dead_groups(own.rewards).mean()),
         "rescued_prompts": int((credit.nll_weight > 0).any(-1).sum()),
         "unverified": int((~valid).sum()),
+        "unverified_by_reason": dict(own.unverified),
         "unrepresentable": int((~texts.representable_BM).sum()),
         "unrepresentable_by_reason": {reason: reasons[reason] for reason in sorted(reasons)},
         "reverify_refused": int(texts.refused),

@@ -10,6 +10,10 @@ class InputError(Exception):
     exit_code = 2
 
 
+class PromptTooLong(InputError):
+    """A prompt that with the longest response exceeds a policy's context."""
+
+
 class RunError(Exception):
     """A run could not go on; the command ends with exit code 1 and loses nothing stored."""
 

@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from bandit.probes import Group
 from mrl.config import EvaluationConfig
 from mrl.rollout import Rollout
-from mrl.rollout.groups import Generator, verify_all
+from mrl.rollout.groups import Generator, count_reasons, verify_all
 from mrl.seeds import derive
 from mrl.tasks import Item, Task
 
@@ -225,7 +225,8 @@ def evaluate(
         verified samples and its 95% bootstrap interval over these items (``pass@k``,
         ``pass@k_low``, ``pass@k_high``); ``reward``, the mean verified reward; ``rescue_items``
         and ``rescue_share``, the size of the policy's rescue set and its share of the items; and
-        ``unverified``, the samples without a reward. Their ``tag`` is None for all items.
+        ``unverified``, the samples without a reward, and ``unverified_by_reason``. Their ``tag`` is
+        None for all items.
 
     Raises
     ------
@@ -245,7 +246,7 @@ def evaluate(
         for policy in policies
     ]
     outcomes = [
-        _Outcome.of(name, verify_all(task, items, groups))
+        _Outcome.of(name, *verify_all(task, items, groups))
         for name, groups in zip(names, responses, strict=True)
     ]
     rows = _evaluation_rows(outcomes, items, config, round, derive(seed, "bootstrap"))
@@ -259,17 +260,18 @@ def evaluate(
 
 @dataclass(frozen=True, eq=False)
 class _Outcome:
-    """One policy's rewards (items, samples), NaN where unverified, and its counts an item."""
+    """One policy's rewards (items, samples), NaN where unverified and why, and counts an item."""
 
     policy: str
     rewards: Array
+    reasons: NDArray[np.object_]
     successes: NDArray[np.int64]
     verified: NDArray[np.int64]
 
     @classmethod
-    def of(cls, policy: str, rewards: Array, /) -> "_Outcome":
+    def of(cls, policy: str, rewards: Array, reasons: NDArray[np.object_], /) -> "_Outcome":
         successes = (rewards >= Group.success_threshold).sum(-1)
-        return cls(policy, rewards, successes, (~np.isnan(rewards)).sum(-1))
+        return cls(policy, rewards, reasons, successes, (~np.isnan(rewards)).sum(-1))
 
 
 def _sampled(policy: Generator, items: Sequence[Item], n: int, seed: int, /) -> list[list[Rollout]]:
@@ -310,6 +312,7 @@ def _evaluation_rows(
             "rescue_items": int(rescue[mask].sum()),
             "rescue_share": float(rescue[mask].mean()),
             "unverified": int(np.isnan(outcome.rewards[mask]).sum()),
+            "unverified_by_reason": count_reasons(outcome.reasons[mask]),
         }
         for outcome, rescue in zip(outcomes, rescued, strict=True)
         for tag, mask in chosen

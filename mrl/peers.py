@@ -6,6 +6,7 @@ stayed empty are not valid).
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import ne
 
 import numpy as np
 from numpy.typing import NDArray
@@ -88,23 +89,24 @@ def peer_texts(
 
 def _verify(texts: PeerTexts, items: Sequence[Item], task: Task, reverify: bool, /) -> None:
     """Fill in rewards: the receiver's own verdicts, or what the peers claim."""
-    # Peers often give the same answer: each different text is checked once.
-    verdicts: dict[tuple[int, bytes, str], float | None] = {}
-    for (b, m), one in texts.record.items():
-        claim = one.reward if isinstance(one, RolloutRecord) else float(one.verdict)
-        reward = claim
-        if reverify:
-            key = (b, one.text, one.finish_reason)
-            if key not in verdicts:
-                verdicts[key] = task.verify(items[b], one.text, one.finish_reason == "eos")
-            reward = verdicts[key]
-            texts.refused += reward != claim
+    claims = [
+        one.reward if isinstance(one, RolloutRecord) else float(one.verdict)
+        for one in texts.record.values()
+    ]
+    rewards = claims
+    if reverify:
+        jobs = [
+            (items[b], one.text, one.finish_reason == "eos") for (b, _), one in texts.record.items()
+        ]
+        rewards = [verdict.reward for verdict in task.verdicts(jobs)]
+        texts.refused += sum(map(ne, rewards, claims))
+    for (place, one), reward in zip(texts.record.items(), rewards, strict=True):
         if isinstance(one, SuccessRecord):
             usable = reward is not None and reward >= Group.success_threshold
         else:
             # Without all log-probs no importance ratio can be formed.
             usable = reward is not None and not np.isnan(one.source_logprobs).any()
-        texts.rewards_BM[b, m] = reward if usable else np.nan
+        texts.rewards_BM[place] = reward if usable else np.nan
 
 
 def _check_tokens(texts: PeerTexts, codecs: Mapping[str, SegmentEncoder], /) -> None:

@@ -19,7 +19,7 @@ from mrl.config import (
     RunConfig,
     SamplingConfig,
 )
-from mrl.errors import InputError, RunError
+from mrl.errors import InputError, PromptTooLong, RunError
 from mrl.exchange.fields import Segment
 from mrl.loss import response_logprobs
 from mrl.rollout import Rollout
@@ -104,7 +104,7 @@ class Policy:
         ------
         InputError
             If the tokenizer cannot render the prompt, or prompt and longest response do not fit
-            the model's context.
+            the model's context (`PromptTooLong`).
         """
         if item.prompt_id not in self._prompts:
             try:
@@ -129,7 +129,7 @@ class Policy:
                 item.messages, tokenize=False, add_generation_prompt=True
             )
         else:
-            text = "".join(message["content"] for message in item.messages)
+            text = "\n\n".join(message["content"] for message in item.messages)
         return tuple(self.tokenizer(text, add_special_tokens=not chat)["input_ids"])
 
     def _check_prompt(self, item: Item, ids: tuple[int, ...], /) -> None:
@@ -137,10 +137,11 @@ class Policy:
             raise InputError(f"prompt {item.prompt_id} is empty for policy {self.name!r}")
         limit = getattr(self.model.config, "max_position_embeddings", None)
         if limit is not None and len(ids) + self.sampling.max_tokens > limit:
-            raise InputError(
+            raise PromptTooLong(
                 f"prompt {item.prompt_id} has {len(ids)} tokens for policy {self.name!r}; with "
                 f"sampling.max_tokens={self.sampling.max_tokens} that exceeds the model's context "
-                f"of {limit}; shorten the prompt or lower max_tokens"
+                f"of {limit}; shorten the prompt, lower max_tokens, or leave such prompts out with "
+                "task.too_long=skip"
             )
 
     def generate(self, items: Sequence[Item], n: int, seed: int, /) -> list[list[Rollout]]:

@@ -42,10 +42,14 @@ class RunFolder:
         return self.path / "checkpoints"
 
     @classmethod
-    def open(cls, config: RunConfig, /, *, resume: bool, unvalidated: bool) -> Self:
-        """The folder of a new run, or of one to be continued."""
-        opened = cls.reopen(config) if resume else cls.create(config, unvalidated=unvalidated)
+    def open(cls, config: RunConfig, items: str, /, *, resume: bool, unvalidated: bool) -> Self:
+        """The folder of a new run, or of one to be continued; `items`: the task's fingerprint."""
+        if resume:
+            opened = cls.reopen(config, items)
+        else:
+            opened = cls.create(config, unvalidated=unvalidated)
         opened.unvalidated |= unvalidated
+        opened.status = {**opened.status, "items": items}
         return opened
 
     @classmethod
@@ -73,14 +77,15 @@ class RunFolder:
         return run
 
     @classmethod
-    def reopen(cls, config: RunConfig, /) -> Self:
+    def reopen(cls, config: RunConfig, items: str, /) -> Self:
         """Open the folder of a run to be continued.
 
         Raises
         ------
         InputError
-            If there is none, its configuration differs in more than `rounds`, or it has more
-            rounds behind it already.
+            If there is none, its configuration differs in more than `rounds` and
+            ``task.verification``, the task's items are others, or it has more rounds behind it
+            already.
         RunError
             If it cannot be written.
         """
@@ -88,16 +93,28 @@ class RunFolder:
         if not (run.path / "config.yaml").exists():
             raise InputError(f"{run.path} holds no run to resume; start it without --resume")
         stored = load(run.path / "config.yaml")
-        same = {"rounds": config.rounds, "output": config.output}
-        if stored.model_copy(update=same) != config:
+        bounds = {"verification": config.task.verification}
+        task = stored.task.model_copy(update=bounds)
+        stored = stored.model_copy(
+            update={"rounds": config.rounds, "output": config.output, "task": task}
+        )
+        if stored != config:
             old, new = stored.model_dump(), config.model_dump()
-            keys = sorted(key for key in new if old[key] != new[key] and key not in same)
+            keys = sorted(key for key in new if old[key] != new[key])
             raise InputError(
                 f"{run.path} was started with other settings of {keys}; a run resumes with the "
-                "settings it has (only rounds may grow); give a new name to start another run"
+                "settings it has (only rounds may grow, and task.verification change); give a new "
+                "name to start another run"
             )
         run.status = read_status(run.path)
         run.unvalidated = bool(run.status.get("unvalidated"))
+        if run.status.get("items", items) != items:
+            raise InputError(
+                f"{run.path} was started with other items of the task: its file, its data set or "
+                "the library that makes it has changed (some reasoning-gym tasks need the same "
+                "PYTHONHASHSEED); a run resumes with the items it has, so put them back, or give "
+                "a new name to start another run"
+            )
         done = run.status.get("rounds_done", 0)
         if config.rounds < done:
             raise InputError(

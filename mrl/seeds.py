@@ -3,7 +3,10 @@
 Nothing depends on a stream's history, so a resumed run draws what an unbroken one would have.
 """
 
+import random
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import numpy as np
 
@@ -18,3 +21,19 @@ def derive(seed: int, *path: int | str) -> int:
 def generator(seed: int, *path: int | str) -> np.random.Generator:
     """The stream named by `path`."""
     return np.random.default_rng(derive(seed, *path))
+
+
+@contextmanager
+def seeded_globals(seed: int, /) -> Iterator[None]:
+    """Seed Python's and numpy's global generators (32 bits), and restore them afterwards.
+
+    For code of others that draws from them; nothing of this package does.
+    """
+    state, numpy_state = random.getstate(), np.random.get_state()  # noqa: NPY002
+    random.seed(seed)
+    np.random.seed(seed)  # noqa: NPY002
+    try:
+        yield
+    finally:
+        random.setstate(state)
+        np.random.set_state(numpy_state)  # noqa: NPY002

@@ -66,9 +66,9 @@ def train(
     config = resolve(config)
     task = load_task(config.task, config.seed)
     policies = build_policies(config)
-    check_prompts(config, task, policies)
-    opened = RunFolder.open(config, resume=resume, unvalidated=unvalidated)
-    with opened as run, open_exchange(config.exchange, run.path) as exchange:
+    task = check_prompts(config, task, policies)
+    opened = RunFolder.open(config, task.fingerprint, resume=resume, unvalidated=unvalidated)
+    with task, opened as run, open_exchange(config.exchange, run.path) as exchange:
         start = restore(run, policies, exchange)
         run.set_status("running", rounds_done=start, notes=list(task.notes))
         if start == 0:

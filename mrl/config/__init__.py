@@ -54,7 +54,13 @@ from mrl.config.study import (
     SuccessWorld,
     TableWorld,
 )
-from mrl.config.tasks import JsonlTask, ReasoningGymTask, TaskConfig
+from mrl.config.tasks import (
+    DatasetTask,
+    JsonlTask,
+    ReasoningGymTask,
+    TaskConfig,
+    VerificationConfig,
+)
 
 __all__ = [
     "AnalysisConfig",
@@ -62,6 +68,7 @@ __all__ = [
     "CharacterTokenizer",
     "CheckpointConfig",
     "DemandConfig",
+    "DatasetTask",
     "EvaluationConfig",
     "ExampleWorld",
     "ExchangeConfig",
@@ -92,6 +99,7 @@ __all__ = [
     "TableWorld",
     "TaskConfig",
     "TokenizerConfig",
+    "VerificationConfig",
     "dump",
     "load",
     "load_any",

@@ -1,7 +1,8 @@
 """Groups of verified rollouts: generate, verify, and redraw groups without reward variance."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
@@ -37,24 +38,43 @@ class Groups:
         Verifier rewards; NaN where not verified.
     generated : int
         Rollouts that were generated, redrawn ones included.
+    unverified : mapping of str to int
+        How many rewards are NaN, by reason.
     """
 
     rollouts: list[list[Rollout]]
     rewards: NDArray[np.float64]
     generated: int
+    unverified: Mapping[str, int] = field(default_factory=dict)
 
 
 def verify_all(
     task: Task, items: Sequence[Item], rollouts: Sequence[Sequence[Rollout]], /
-) -> NDArray[np.float64]:
-    """Rewards (B, G) of `rollouts`; NaN where the verifier gave no verdict."""
-    return np.array(
+) -> tuple[NDArray[np.float64], NDArray[np.object_]]:
+    """Score B groups of G rollouts.
+
+    Returns
+    -------
+    rewards : ndarray, shape (B, G)
+        NaN where there is no verdict.
+    reasons : ndarray of str, shape (B, G)
+        Why there is none, as in `mrl.tasks.Verdict`; empty where there is one.
+    """
+    verdicts = task.verdicts(
         [
-            [task.verify(item, rollout.text, rollout.finished) for rollout in group]
+            (item, rollout.text, rollout.finished)
             for item, group in zip(items, rollouts, strict=True)
-        ],
-        dtype=np.float64,
+            for rollout in group
+        ]
     )
+    shape = len(items), -1
+    rewards = np.array([one.reward for one in verdicts], np.float64).reshape(shape)
+    return rewards, np.array([one.reason for one in verdicts], np.object_).reshape(shape)
+
+
+def count_reasons(reasons: NDArray[np.object_], /) -> dict[str, int]:
+    """How many rollouts are not verified, by reason, in the order of the alphabet."""
+    return dict(sorted(Counter(reasons[reasons != ""].tolist()).items()))
 
 
 def dead_groups(rewards: NDArray[np.float64], /) -> NDArray[np.bool_]:
@@ -78,7 +98,7 @@ def draw_groups(
     """Sample and verify a group for each item; redraw dead groups as often as `group` allows."""
     n = group.own
     rollouts: list[list[Rollout]] = [[] for _ in items]
-    rewards = np.full((len(items), n), np.nan)
+    rewards, reasons = np.full((len(items), n), np.nan), np.full((len(items), n), "", object)
     todo = list(range(len(items)))
     generated = 0
     for attempt in range(group.redraws + 1):
@@ -86,11 +106,11 @@ def draw_groups(
         with phases("generate"):
             fresh = policy.generate(chosen, n, derive(seed, attempt))
         with phases("verify"):
-            rewards[todo] = verify_all(task, chosen, fresh)
+            rewards[todo], reasons[todo] = verify_all(task, chosen, fresh)
         for i, drawn in zip(todo, fresh, strict=True):
             rollouts[i] = drawn
         generated += len(todo) * n
         todo = [i for i, dead in zip(todo, dead_groups(rewards[todo]), strict=True) if dead]
         if not todo:
             break
-    return Groups(rollouts, rewards, generated)
+    return Groups(rollouts, rewards, generated, count_reasons(reasons))

@@ -1,32 +1,39 @@
 """Prompts, their right answers and their verifiers; importable without torch."""
 
-from mrl.config import JsonlTask, ReasoningGymTask
-from mrl.tasks import gym, jsonl
-from mrl.tasks.task import Item, Task, Verify
+from typing import TYPE_CHECKING
 
-__all__ = ["Item", "Task", "Verify", "load_task"]
+from mrl.tasks.task import Item, Task
+from mrl.tasks.verdicts import Verdict, Verify
+
+if TYPE_CHECKING:
+    from mrl.config import TaskConfig
+
+__all__ = ["Item", "Task", "Verdict", "Verify", "load_task"]
 
 
-def load_task(config: JsonlTask | ReasoningGymTask, seed: int) -> Task:
+def load_task(config: "TaskConfig", seed: int) -> Task:
     """Load the items of a task and fix its held-out split.
 
     Parameters
     ----------
-    config : JsonlTask or ReasoningGymTask
+    config : JsonlTask, DatasetTask or ReasoningGymTask
         The ``task`` section of a run's configuration.
     seed : int
-        Fixes the split (jsonl), the items themselves (reasoning_gym) and the held-out order.
+        Fixes the split (jsonl, dataset), the items themselves (reasoning_gym) and the held-out
+        order.
 
     Returns
     -------
     Task
-        At least one training and one held-out item, no question in both.
+        At least one training and one held-out item, no question in both. Its worker processes
+        start when they are first needed; use it as a context manager to end them.
 
     Raises
     ------
     InputError
-        If a file, an item or a setting cannot be right; the message names it.
+        If a file, an item, a setting or a verifier cannot be right; the message names it.
     """
-    if isinstance(config, JsonlTask):
-        return jsonl.load(config, seed)
-    return gym.load(config, seed)
+    # Here and not above: worker processes import this package, and need none of it.
+    from mrl.tasks.loading import load
+
+    return load(config, seed)

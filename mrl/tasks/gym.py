@@ -1,33 +1,38 @@
 """Procedurally generated tasks of the reasoning-gym library, scored by its own verifiers.
 
-The library is imported when a task is loaded. Some of its datasets draw items from Python's or
-numpy's global generator; while a task is loaded these are seeded, and afterwards they are as they
-were. (No scorer of version 0.1.25 draws, and swapping the state would cost more than scoring.)
+The library is imported when a task is loaded, and once in each process that scores. Some of its
+datasets draw items from Python's or numpy's global generator; while a task is loaded these are
+seeded, and afterwards they are as they were. (No scorer of version 0.1.25 draws, and swapping the
+state would cost more than scoring.)
 
 A few datasets (isomorphic_strings, polynomial_multiplication, ransom_note,
 word_ladder and others) iterate over sets of strings: their items repeat in another process only
 if PYTHONHASHSEED is set to the same number in both.
 
-Some scorers (string_insertion, spiral_matrix, binary_matrix) evaluate the response as Python code
-in this process: train on those only where that may do no harm. Nothing bounds a scorer's time.
+Some scorers (string_insertion, spiral_matrix, binary_matrix) evaluate the response as Python code.
+Worker processes bound its time and memory, and nothing else: train on those only where that may do
+no harm.
 """
 
 import difflib
-import importlib
 import math
-import random
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
-from typing import Any, Protocol
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from mrl.config import ReasoningGymTask
 from mrl.errors import InputError
+from mrl.seeds import seeded_globals
+from mrl.tasks.optional import library
 from mrl.tasks.task import Item, Task, drawn_order
 from mrl.tasks.verifiers import answer_text
 
+if TYPE_CHECKING:
+    from mrl.config import ReasoningGymTask
+
+NEEDED_BY = "the task kind 'reasoning_gym'"
 # Settings of every dataset that a run fixes, and where.
 OWN_SETTINGS = {"size": "task.size and task.eval_size", "seed": "the run's seed"}
 
@@ -51,17 +56,26 @@ class GymVerifier:
 
     Parameters
     ----------
-    dataset : reasoning-gym dataset
-        Whose scorer is used.
+    create : callable
+        Makes the dataset whose scorer is used: not every dataset can be sent to a process.
     entries : mapping of str to dict
         The dataset's own entry for each prompt id.
     """
 
-    dataset: _Dataset
+    create: Callable[[], _Dataset]
     entries: Mapping[str, dict[str, Any]]
 
+    @cached_property
+    def dataset(self) -> _Dataset:
+        """The dataset."""
+        return self.create()
+
+    def prepare(self) -> None:
+        """Make the dataset."""
+        _ = self.dataset
+
     def __call__(self, item: Item, response: bytes, finished: bool, /) -> float | None:
-        """Reward of a response; None where the scorer fails or gives no number.
+        """Reward of a response; None where the scorer gives no number. What it raises is raised.
 
         Raises
         ------
@@ -72,16 +86,11 @@ class GymVerifier:
         text = answer_text(response, finished)
         if text is None:
             return 0.0
-        try:
-            score = float(self.dataset.score_answer(text, entry))
-        except (Exception, SystemExit):
-            # The scorer meets text that its author did not foresee; whatever it raises, the
-            # response is not verified and the run goes on.
-            return None
+        score = float(self.dataset.score_answer(text, entry))
         return None if math.isnan(score) else min(max(score, 0.0), 1.0)
 
 
-def load(config: ReasoningGymTask, seed: int, /) -> Task:
+def load(config: "ReasoningGymTask", seed: int, /) -> Task:
     """Generate a task's training and held-out items.
 
     The two are drawn from different seeds. A question drawn again is left out, as is a held-out
@@ -98,8 +107,8 @@ def load(config: ReasoningGymTask, seed: int, /) -> Task:
     # reasoning-gym seeds item i with seed + i and numpy takes 32 bits: keep one bit of room.
     states = np.random.SeedSequence(seed).generate_state(2)
     train_seed, heldout_seed = (int(state) >> 1 for state in states)
-    dataset, entries = _draw(config, config.size, train_seed)
-    _, more = _draw(config, config.eval_size, heldout_seed)
+    entries = _draw(config, config.size, train_seed)
+    more = _draw(config, config.eval_size, heldout_seed)
     train = _distinct(config, entries, {})
     heldout = _distinct(config, more, train)
     if not heldout:
@@ -109,7 +118,8 @@ def load(config: ReasoningGymTask, seed: int, /) -> Task:
             "differ; expected a smaller size, a larger eval_size, or params with more questions"
         )
     verifier = GymVerifier(
-        dataset, {item.prompt_id: entry for item, entry in [*train.values(), *heldout.values()]}
+        partial(_scorer, config.name, config.size, train_seed, config.params),
+        {item.prompt_id: entry for item, entry in [*train.values(), *heldout.values()]},
     )
     notes = []
     if len(train) < config.size:
@@ -128,21 +138,8 @@ def load(config: ReasoningGymTask, seed: int, /) -> Task:
     )
 
 
-@contextmanager
-def seeded_globals(seed: int, /) -> Iterator[None]:
-    """Seed Python's and numpy's global generators, and restore their states afterwards."""
-    state, numpy_state = random.getstate(), np.random.get_state()  # noqa: NPY002
-    random.seed(seed)
-    np.random.seed(seed)  # noqa: NPY002
-    try:
-        yield
-    finally:
-        random.setstate(state)
-        np.random.set_state(numpy_state)  # noqa: NPY002
-
-
-def _check_settings(config: ReasoningGymTask, /) -> None:
-    datasets = _library("reasoning_gym.factory").DATASETS
+def _check_settings(config: "ReasoningGymTask", /) -> None:
+    datasets = library("reasoning_gym.factory", NEEDED_BY).DATASETS
     if config.name not in datasets:
         raise InputError(
             f"task.name: reasoning-gym has no dataset {config.name!r}; expected one of its "
@@ -168,24 +165,25 @@ def _near(word: str, known: Iterable[str], /) -> str:
     return f" (did you mean {' or '.join(map(repr, close))}?)" if close else ""
 
 
-def _library(module: str, /) -> Any:
-    try:
-        return importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        raise InputError(
-            f"the task kind 'reasoning_gym' needs the package {error.name!r}, which is not "
-            "installed; install mutual-rl[train]"
-        ) from None
+def _create(name: str, size: int, seed: int, params: Mapping[str, Any], /) -> _Dataset:
+    make = library("reasoning_gym", NEEDED_BY).create_dataset
+    dataset: _Dataset = make(name, size=size, seed=seed, **params)
+    return dataset
 
 
-def _draw(
-    config: ReasoningGymTask, size: int, seed: int, /
-) -> tuple[_Dataset, list[dict[str, Any]]]:
-    create = _library("reasoning_gym").create_dataset
+def _scorer(name: str, size: int, seed: int, params: Mapping[str, Any], /) -> _Dataset:
+    """The dataset once more, for its scorer."""
+    with seeded_globals(seed):
+        return _create(name, size, seed, params)
+
+
+def _draw(config: "ReasoningGymTask", size: int, seed: int, /) -> list[dict[str, Any]]:
     try:
         with seeded_globals(seed):
-            dataset = create(config.name, size=size, seed=seed, **config.params)
-            return dataset, [dataset[index] for index in range(len(dataset))]
+            dataset = _create(config.name, size, seed, config.params)
+            return [dataset[index] for index in range(len(dataset))]
+    except InputError:
+        raise
     except Exception as error:
         # Datasets refuse settings by assertions, by errors of any type, or while generating.
         raise InputError(
@@ -195,7 +193,7 @@ def _draw(
 
 
 def _distinct(
-    config: ReasoningGymTask,
+    config: "ReasoningGymTask",
     entries: list[dict[str, Any]],
     seen: Mapping[str, Any],
     /,
@@ -206,6 +204,12 @@ def _distinct(
         question = entry["question"]
         if question not in seen and question not in result:
             answer = entry["answer"]  # None where a scorer needs no right answer
-            item = Item.of(question, "" if answer is None else str(answer), config.name)
+            item = Item.of(
+                question,
+                "" if answer is None else str(answer),
+                config.name,
+                template=config.prompt,
+                system=config.system,
+            )
             result[question] = item, entry
     return result

@@ -8,7 +8,7 @@ UTF-8, which no answer can equal.
 import re
 from fractions import Fraction
 
-from mrl.tasks.task import Item, Verify
+from mrl.tasks.task import Item
 
 # Longest number that is read, in characters, and largest exponent: "1e999999999" would fill the
 # memory. Answers are held to the same bounds, so what is beyond them equals no answer.
@@ -84,6 +84,3 @@ def _value(match: re.Match[str], /) -> Fraction | None:
         return Fraction(text)
     except ZeroDivisionError:
         return None
-
-
-VERIFIERS: dict[str, Verify] = {"exact": exact, "numeric": numeric}

@@ -32,7 +32,7 @@ TASK = Task((ITEM,), (ITEM,), "exact", exact)
 
 def own_rows(policy: Any, *rollouts: Rollout) -> tuple[Assignment, Groups]:
     """The rows of one group of a policy that learns alone."""
-    groups = Groups([list(rollouts)], verify_all(TASK, [ITEM], [rollouts]), len(rollouts))
+    groups = Groups([list(rollouts)], verify_all(TASK, [ITEM], [rollouts])[0], len(rollouts))
     settings = {"peers": {}, "task": TASK, "reverify": True, "codecs": {}}
     return assign(policy, groups, [], [ITEM], rng=np.random.default_rng(0), **settings), groups
 

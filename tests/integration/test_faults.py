@@ -1,6 +1,7 @@
 """What goes wrong for users, through the command line: one clear message, and nothing lost."""
 
 import json
+import os
 import resource
 import shutil
 from collections.abc import Callable, Iterator
@@ -216,6 +217,85 @@ def test_resume_needs_a_run_with_the_same_settings(mrl, config, folder):
     assert "rounds=1" in message
     assert (folder / "metrics.jsonl").read_bytes() == before
     assert status(folder)["status"] == "finished"
+
+
+def test_resume_refuses_a_task_whose_items_changed(mrl, config, folder, parity_task):
+    path = config()
+    assert mrl("train", path)[0] == 0
+    before = {name: (folder / name).read_bytes() for name in ("metrics.jsonl", "config.yaml")}
+    content = parity_task.read_text(encoding="utf-8")
+    parity_task.write_text(content.replace('"0"', '"3"', 1), encoding="utf-8")
+    code, message = mrl("train", path, "--resume", "rounds=3")
+    assert code == 2
+    assert "other items of the task" in message
+    assert {name: (folder / name).read_bytes() for name in before} == before
+    parity_task.write_text(content, encoding="utf-8")
+    # How verdicts are bounded may change: no reward depends on it.
+    assert mrl("train", path, "--resume", "rounds=3", "task.verification.workers=1")[0] == 0
+
+
+def test_a_verifier_that_always_hangs_stops_the_run_and_leaves_no_process(
+    mrl, config, folder, tmp_path, monkeypatch
+):
+    (tmp_path / "hanging.py").write_text(
+        "import time\n"
+        "def score(question, answer, response, finished):\n"
+        "    if response != answer or not finished: time.sleep(60)\n"
+        "    return True\n",
+        encoding="utf-8",
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr("mrl.tasks.workers.LOST", 2)
+    path = config()
+    bounds = "task.verification={timeout: 0.3, workers: 2}"
+    code, message = mrl("train", path, "task.verifier=hanging:score", bounds)
+    assert code == 1
+    assert "'hanging:score' lost 2 of the" in message
+    assert "task.verification.timeout" in message
+    assert status(folder)["status"] == "failed"
+    children = Path(f"/proc/self/task/{os.getpid()}/children").read_text()
+    assert "mrl.tasks.worker" not in "".join(
+        Path(f"/proc/{pid}/cmdline").read_text() for pid in children.split()
+    )
+
+
+def test_unverified_responses_are_counted_by_reason_and_the_run_goes_on(
+    mrl, config, folder, tmp_path, monkeypatch
+):
+    (tmp_path / "failing.py").write_text(
+        "import os\n"
+        "def score(question, answer, response, finished):\n"
+        "    if not finished: os._exit(1)\n"
+        "    return None if response == '' else len(response) / (len(response) % 2)\n",
+        encoding="utf-8",
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    bounds = "task.verification={workers: 1, max_lost: 1.0}"
+    path = config(2, probe={"kind": "prp"}, sampling={"max_tokens": 2})
+    arguments = ("task.verifier=failing:score", bounds, "rounds=1", "--unvalidated")
+    assert mrl("train", path, *arguments)[0] == 0
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    rounds = [row for row in rows if row["event"] == "round"]
+    reasons = [row["unverified_by_reason"] for row in rounds]
+    assert {reason for found in reasons for reason in found} == {"crash", "none"}
+    assert [sum(found.values()) for found in reasons] == [row["unverified"] for row in rounds]
+    evaluated = [row for row in rows if row["event"] == "evaluation"]
+    assert all(sum(row["unverified_by_reason"].values()) == row["unverified"] for row in evaluated)
+
+
+def test_prompts_too_long_are_left_out_where_that_is_asked_for(mrl, config, folder, parity_task):
+    with parity_task.open("a", encoding="utf-8") as file:
+        file.write(json.dumps({"question": "1" * 62 + "=", "answer": "0"}) + "\n")
+    path = config(2)
+    code, message = mrl("train", path)
+    assert code == 2
+    for words in ("63 tokens", "max_tokens=3", "64", "task.too_long=skip"):
+        assert words in message
+    assert not folder.exists()
+    assert mrl("train", path, "task.too_long=skip", "rounds=1")[0] == 0
+    (note,) = status(folder)["notes"]
+    assert note.startswith("1 item(s) left out whose prompts are too long; the first: prompt ")
+    assert mrl("evaluate", str(folder))[0] == 0
 
 
 def test_a_probe_without_certificate_is_refused_unless_asked(mrl, config, folder):

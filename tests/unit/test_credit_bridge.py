@@ -144,7 +144,7 @@ def test_a_verifier_that_gives_nan_has_not_verified(receiver, peer):
 
     me = receiver(PRP())
     rollouts = [[rollout(me, text) for text in ("0", "1", "00")]]
-    own = Groups(rollouts, verify_all(task(broken), ITEMS[:1], rollouts), 3)
+    own = Groups(rollouts, verify_all(task(broken), ITEMS[:1], rollouts)[0], 3)
     theirs = groups(peer, ["0", "00"])
     found = bridge(me, own, published(peer, theirs, "rollout"), {"peer": 2}, task=task(broken))
     expected = PRP().credit(Group([1.0, 0.0], [0.0])).own_advantage / 3

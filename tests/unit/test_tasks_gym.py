@@ -10,6 +10,7 @@ from mrl.errors import InputError
 from mrl.tasks import Task, load_task
 from mrl.tasks.gym import GymVerifier
 from mrl.tasks.task import Item
+from mrl.tasks.verdicts import judge
 
 pytest.importorskip("reasoning_gym")
 
@@ -175,8 +176,8 @@ class OddScorer:
 )
 def test_scores_are_clipped_and_failures_are_not_verified(score: Any, reward: Any) -> None:
     item = Item.of("q", "a")
-    verify = GymVerifier(OddScorer(score), {item.prompt_id: {}})
-    assert verify(item, b"a", True) == reward
+    verify = GymVerifier(lambda: OddScorer(score), {item.prompt_id: {}})
+    assert judge(verify, (item, b"a", True)).reward == reward
 
 
 def test_an_item_of_another_task_is_an_error() -> None:
@@ -187,5 +188,5 @@ def test_an_item_of_another_task_is_an_error() -> None:
 def test_a_real_scorer_that_fails_is_not_verified() -> None:
     # prime_factorization's scorer converts the response to integers and lets the error out.
     task = load("prime_factorization")
-    assert task.verify(task.train[0], b"no idea", True) is None
+    assert judge(task.verify, (task.train[0], b"no idea", True)).reason == "exception"
     assert task.verify(task.train[0], task.train[0].answer.encode(), True) == 1.0

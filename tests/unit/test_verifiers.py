@@ -9,12 +9,13 @@ from mrl.tasks.task import Item
 from mrl.tasks.verifiers import (
     MAX_EXPONENT,
     MAX_NUMBER,
-    VERIFIERS,
     exact,
     last_number,
     numeric,
     read_number,
 )
+
+VERIFIERS = {"exact": exact, "numeric": numeric}
 
 
 def item(answer: str) -> Item:
