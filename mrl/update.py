@@ -8,6 +8,7 @@ import torch
 
 from bandit.probes import RatioRule, effective_sample_size
 from mrl.batch import Assignment, micro_batches
+from mrl.distributed import reduced, share
 from mrl.errors import RunError
 from mrl.loss import LossResult, token_loss
 from mrl.policy import Policy
@@ -24,6 +25,7 @@ def update(policy: Policy, assignment: Assignment, /) -> dict[str, Any]:
     RunError
         If a gradient is not finite; the weights then stand as before that step.
     """
+    assignment = share(assignment)
     steps = policy.objective.updates
     if steps > 1:
         anchors = policy.score(assignment.rows)
@@ -35,7 +37,7 @@ def update(policy: Policy, assignment: Assignment, /) -> dict[str, Any]:
     losses, norms, results = [], [], []
     lr = policy.optim.param_groups[0]["lr"]
     for part in assignment.split(steps):
-        loss, found = accumulate(policy, part)
+        loss, found = reduced(policy.parameters, *accumulate(policy, part))
         norms.append(_step(policy))
         losses.append(loss)
         results += found

@@ -6,11 +6,13 @@ returns a frozen `RunConfig`; `load_study` and `load_any` do so for studies.
 
 from mrl.config.base import ProbeField, Section
 from mrl.config.gating import GateConfig
+from mrl.config.logs import LoggingConfig
 from mrl.config.objective import ObjectiveConfig, OptimizerConfig
 from mrl.config.policies import (
     BPETokenizer,
     CharacterTokenizer,
     InitModel,
+    LoraConfig,
     ModelConfig,
     PolicyConfig,
     PretrainedModel,
@@ -28,13 +30,12 @@ from mrl.config.reading import (
     parse_study,
     read,
 )
+from mrl.config.rollouts import GroupConfig, SamplingConfig
 from mrl.config.schema import (
     CheckpointConfig,
     EvaluationConfig,
     ExchangeConfig,
-    GroupConfig,
     RunConfig,
-    SamplingConfig,
 )
 from mrl.config.study import (
     AnalysisConfig,
@@ -60,6 +61,8 @@ __all__ = [
     "InitModel",
     "JsonlTask",
     "LearningConfig",
+    "LoggingConfig",
+    "LoraConfig",
     "ModelConfig",
     "ObjectiveConfig",
     "OptimizerConfig",

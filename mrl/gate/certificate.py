@@ -15,7 +15,7 @@ from typing import Any, Literal
 from bandit.probes import probe_to_config
 from mrl.config import RunConfig
 from mrl.errors import InputError, RunError
-from mrl.runs import versions
+from mrl.resume import versions
 
 CREATED_BY = "mrl validate"
 OBJECTIVE = ("aggregation", "clip_low", "clip_high", "updates", "mask_truncated")

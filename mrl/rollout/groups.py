@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mrl.config import GroupConfig
+from mrl.distributed import once
 from mrl.rollout import Rollout
 from mrl.seeds import derive
 from mrl.tasks import Item, Task
@@ -48,13 +49,13 @@ def verify_all(
     task: Task, items: Sequence[Item], rollouts: Sequence[Sequence[Rollout]], /
 ) -> NDArray[np.float64]:
     """Rewards (B, G) of `rollouts`; NaN where the verifier gave no verdict."""
-    return np.array(
-        [
+    verdicts = once(  # processes whose verdicts differ, by a time limit say, would part
+        lambda: [
             [task.verify(item, rollout.text, rollout.finished) for rollout in group]
             for item, group in zip(items, rollouts, strict=True)
-        ],
-        dtype=np.float64,
+        ]
     )
+    return np.array(verdicts, dtype=np.float64)
 
 
 def dead_groups(rewards: NDArray[np.float64], /) -> NDArray[np.bool_]:
