@@ -24,6 +24,7 @@ from mrl.distributed import each
 from mrl.errors import InputError, RunError
 from mrl.exchange.fields import Segment
 from mrl.loss import response_logprobs
+from mrl.memory import memory_for
 from mrl.optimizers import optimizer_of
 from mrl.rollout import Rollout
 from mrl.rollout.hf import Sampled, sample
@@ -139,7 +140,8 @@ class Policy:
         size = max(1, self.sampling.batch // n)
         parts = [items[start : start + size] for start in range(0, len(items), size)]
         # Each part has a seed of its own, so that it is the same in whichever process.
-        drawn = each(lambda i, part: self._sample(part, n, seed + i), parts)
+        with memory_for(f"while policy {self.name!r} samples", "lower sampling.batch"):
+            drawn = each(lambda i, part: self._sample(part, n, seed + i), parts)
         groups = [group for part in drawn for group in part]
         self._check_samples(groups)
         return [[self._rollout(one) for one in group] for group in groups]
@@ -215,7 +217,8 @@ class Policy:
         was_training = self.model.training
         self.model.eval()
         try:
-            scores = each(lambda _, places: self._score(places), batches)
+            with memory_for(f"while policy {self.name!r} scores", "lower objective.batch_tokens"):
+                scores = each(lambda _, places: self._score(places), batches)
         finally:
             self.model.train(was_training)
         order = [id(row) for places in batches for place in places for row in place]

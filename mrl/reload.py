@@ -1,9 +1,9 @@
-"""A finished run's policies, loaded from its newest checkpoint."""
+"""A run's policies, loaded from one of its checkpoints."""
 
 from pathlib import Path
 
 from mrl import config as configuration
-from mrl.checkpoint import latest, load
+from mrl.checkpoint import best_of, latest, load
 from mrl.config import EvaluationConfig, RunConfig
 from mrl.errors import InputError
 from mrl.evaluate import Evaluation, evaluate
@@ -12,16 +12,31 @@ from mrl.seeds import derive
 from mrl.tasks import load_task
 
 
-def load_policies(folder: Path, /) -> tuple[RunConfig, list[Policy], int]:
-    """Configuration, policies and rounds done of the newest checkpoint in a run's folder.
+def load_policies(folder: Path, /, *, best: bool = False) -> tuple[RunConfig, list[Policy], int]:
+    """Configuration, policies and rounds done of a checkpoint in a run's folder.
+
+    Parameters
+    ----------
+    folder : Path
+        The run's folder.
+    best : bool
+        The checkpoint that evaluations found best (`checkpoint.best`). Default: the newest.
 
     Raises
     ------
     InputError
-        If the folder holds no run or the run has no checkpoint yet.
+        If the folder holds no run, or the run has no such checkpoint yet.
     """
     config = configuration.load(folder / "config.yaml")
-    path = latest(folder / "checkpoints")
+    checkpoints = folder / "checkpoints"
+    path, found = latest(checkpoints), best_of(checkpoints)
+    if best and found is None:
+        raise InputError(
+            f"{folder} has no checkpoint with an evaluation of its own; set checkpoint.best and "
+            "evaluation.every, or take the newest"
+        )
+    if best and found is not None:
+        path = found[0]
     if path is None:
         raise InputError(
             f"{folder} has no checkpoint yet; train it first, or lower checkpoint.every"
@@ -31,9 +46,9 @@ def load_policies(folder: Path, /) -> tuple[RunConfig, list[Policy], int]:
     return config, policies, rounds_done
 
 
-def evaluate_run(folder: Path, /, *, samples: int, items: int) -> Evaluation:
-    """Evaluate the newest checkpoint of a run on the first held-out items of its task."""
-    config, policies, rounds_done = load_policies(folder)
+def evaluate_run(folder: Path, /, *, samples: int, items: int, best: bool = False) -> Evaluation:
+    """Evaluate the newest or the best checkpoint of a run on the first held-out items of its task."""
+    config, policies, rounds_done = load_policies(folder, best=best)
     settings = EvaluationConfig(samples=samples, items=items, ks=tuple(sorted({1, samples})))
     return evaluate(
         policies,

@@ -19,7 +19,7 @@ from mrl.config import RunConfig, dump, load
 from mrl.distributed import once, rank
 from mrl.errors import InputError, RunError
 from mrl.loggers import Loggers, check_loggers, step_of
-from mrl.resume import check_same, versions
+from mrl.resume import changed_versions, check_same, versions
 from mrl.timing import Phases
 
 STREAMS = ("metrics", "timing", "samples")
@@ -169,6 +169,8 @@ class RunFolder:
             status = "stopped"
         elif error is not None:
             status, said = "failed", f"{type(error).__name__}: {error}"
+            done = self.status.get("rounds_done", 0)
+            error.add_note(f"{self.path} is whole up to round {done}; continue it with --resume")
         try:
             self._stack.close()
         except OSError:
