@@ -4,6 +4,7 @@ A checkpoint of a policy with adapters holds these alone, as peft's ``from_pretr
 the weights under them are those that the configuration names.
 """
 
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -39,9 +40,11 @@ def add_adapters(model: Any, config: PolicyConfig, lora: LoraConfig, /, *, seed:
         task_type="CAUSAL_LM",
     )
     try:
-        with torch.random.fork_rng(devices=[]):
+        with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
+            # peft 0.21 asks transformers by a name that transformers 5.24 deprecates.
+            warnings.filterwarnings("ignore", "`is_gradient_checkpointing`", FutureWarning)
             torch.manual_seed(seed)
-            adapted = peft.get_peft_model(model, settings)
+            return peft.get_peft_model(model, settings)
     except ValueError as error:
         linear = sorted(
             {
@@ -54,10 +57,6 @@ def add_adapters(model: Any, config: PolicyConfig, lora: LoraConfig, /, *, seed:
             f"policy {config.name!r}: no adapters could be added to {targets} ({error}); expected "
             f"all-linear, or names among {linear}"
         ) from None
-    if config.activation_checkpointing:
-        # The first activations need no gradient otherwise, and checkpointing then keeps none.
-        adapted.enable_input_require_grads()
-    return adapted
 
 
 def has_adapters(model: Any, /) -> bool:

@@ -210,7 +210,8 @@ def _write_policies(partial: Path, policies: Sequence[Policy], /) -> None:
 
 
 def _global_streams() -> dict[str, Any]:
-    name, keys, *rest = np.random.get_state()  # noqa: NPY002 - libraries may use it
+    state: Any = np.random.get_state()  # noqa: NPY002 - libraries may use it
+    name, keys, *rest = state
     return {
         "python": random.getstate(),
         "numpy": (name, keys.tolist(), *rest),

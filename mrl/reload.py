@@ -47,7 +47,7 @@ def load_policies(folder: Path, /, *, best: bool = False) -> tuple[RunConfig, li
 
 
 def evaluate_run(folder: Path, /, *, samples: int, items: int, best: bool = False) -> Evaluation:
-    """Evaluate the newest or the best checkpoint of a run on the first held-out items of its task."""
+    """Evaluate a checkpoint of a run, see `load_policies`, on the first held-out items."""
     config, policies, rounds_done = load_policies(folder, best=best)
     settings = EvaluationConfig(samples=samples, items=items, ks=tuple(sorted({1, samples})))
     return evaluate(

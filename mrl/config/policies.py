@@ -74,7 +74,7 @@ class LoraConfig(Section):
 
     rank: int = Field(16, ge=1)
     """Rank of each adapter."""
-    alpha: float = Field(32, gt=0)
+    alpha: int = Field(32, ge=1)
     """Scale: what an adapter gives is multiplied by alpha / rank."""
     dropout: float = Field(0.0, ge=0, lt=1)
     """Dropout before each adapter, in training steps only."""
