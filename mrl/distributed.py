@@ -1,10 +1,10 @@
 """Data parallel: several processes play the same rounds and divide the costly work.
 
-A launcher starts them (``torchrun --nproc-per-node=2 -m mrl train CONFIG``, accelerate's too). Every process has
-all policies and holds the same rollouts, credit and metrics; generation, scoring and the rows of an
-update are divided, and gradients are summed. The first process alone verifies and writes. In a
-single process nothing of this happens. What is computed does not depend on the number of processes,
-except for the order of sums.
+A launcher starts them: ``torchrun --nproc-per-node=2 -m mrl train CONFIG``, or accelerate's. Every
+process has all policies and holds the same rollouts, credit and metrics; generation, scoring and
+the rows of an update are divided, and gradients are summed. The first process alone verifies and
+writes. In a single process nothing of this happens. What is computed does not depend on the number
+of processes, except for the order of sums.
 
 Importable without torch.
 """
