@@ -95,17 +95,23 @@ def share(assignment: "Assignment", /) -> "Assignment":
 
     Denominators are over all rows, so the parts' gradients add up to the whole's.
     """
-    if count() == 1:
+    if count() == 1 or not assignment.rows:
         return assignment
     weights = [field.name for field in fields(assignment.rows[0]) if field.name.endswith("_weight")]
-    heavy = [i for i, row in enumerate(assignment.rows) if any(getattr(row, w) for w in weights)]
-    heavy.sort(key=lambda i: len(assignment.rows[i].response))  # as many tokens for each process
-    mine = set(heavy[rank() :: count()])
+    # Rows of one response to a prompt stay together: they are computed once.
+    different = {(row.prompt, row.response) for row in assignment.rows if _heavy(row, weights)}
+    order = sorted(different, key=lambda pair: (len(pair[1]), pair))  # as many tokens for each
+    mine = set(order[rank() :: count()])
     none: dict[str, Any] = dict.fromkeys(weights, 0.0)
-    rows: list[Row] = [
-        row if i in mine else replace(row, **none) for i, row in enumerate(assignment.rows)
+    rows = [
+        row if (row.prompt, row.response) in mine else replace(row, **none)
+        for row in assignment.rows
     ]
     return replace(assignment, rows=rows)
+
+
+def _heavy(row: "Row", weights: Sequence[str], /) -> bool:
+    return any(getattr(row, weight) for weight in weights)
 
 
 def reduced(

@@ -52,8 +52,8 @@ class Loggers:
         Name of the run in the loggers; a run that is resumed has the name it had.
     settings : mapping
         The run's configuration, for those that show it.
-    logged : int
-        Steps up to this one are in the logs already; -1: none.
+    logged : iterable of mapping
+        Rows that the loggers have had already.
     """
 
     def __init__(
@@ -62,10 +62,10 @@ class Loggers:
         folder: Path,
         run: str,
         settings: Mapping[str, Any],
-        logged: int,
+        logged: Iterable[Mapping[str, Any]] = (),
     ) -> None:
         self._config, self._folder, self._run, self._settings = config, folder, run, settings
-        self._logged = logged
+        self._logged = {(row["event"], row["round"]) for row in logged}
         self._logs: list[Log] = []
         self._stack = ExitStack()
 
@@ -88,11 +88,11 @@ class Loggers:
             return
         steps: dict[int, dict[str, float]] = {}
         for row in rows:
-            steps.setdefault(step_of(row), {}).update(figures_of(row))
+            if (row["event"], row["round"]) not in self._logged:
+                steps.setdefault(step_of(row), {}).update(figures_of(row))
         for step, figures in steps.items():
-            if step > self._logged:
-                for log in self._logs:
-                    log(step, figures)
+            for log in self._logs:
+                log(step, figures)
 
     def _tensorboard(self) -> Log:
         from torch.utils.tensorboard import SummaryWriter

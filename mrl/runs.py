@@ -18,7 +18,7 @@ from filelock import FileLock, Timeout
 from mrl.config import RunConfig, dump, load
 from mrl.distributed import once, rank
 from mrl.errors import InputError, RunError
-from mrl.loggers import Loggers, check_loggers, step_of
+from mrl.loggers import Loggers, check_loggers
 from mrl.resume import changed_versions, check_same, versions
 from mrl.timing import Phases
 
@@ -158,10 +158,10 @@ class RunFolder:
     def _open_loggers(self) -> Loggers:
         metrics = self._files["metrics"]
         metrics.seek(0)
-        steps = [step_of(json.loads(line)) for line in metrics if line.endswith(b"\n")]
+        logged = [json.loads(line) for line in metrics if line.endswith(b"\n")]
         name = f"{self.config.name}-{self.status['id'][:8]}"
         settings = self.config.model_dump(mode="json")
-        return Loggers(self.config.logging, self.path, name, settings, max(steps, default=-1))
+        return Loggers(self.config.logging, self.path, name, settings, logged)
 
     def __exit__(self, kind: type | None, error: BaseException | None, _: object) -> None:
         status, said = "finished", None

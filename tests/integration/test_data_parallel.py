@@ -56,6 +56,8 @@ def assert_same(mine: Any, other: Any) -> None:
 
 
 def test_two_processes_give_the_gradient_of_one(sections, tmp_path: Path):
+    # One update: the gradient of the last is looked at, and groups that are not all dead.
+    sections |= {"objective": {"batch_tokens": 64}, "group": {"own": 12, "peers": 12}, "prompts": 8}
     path = write(tmp_path / "config.yaml", sections)
     worker = str(ROOT / "tests" / "parallel_worker.py")
     for name, launcher in (("one", [sys.executable]), ("two", LAUNCH)):

@@ -356,10 +356,6 @@ def test_a_signal_stops_the_run_with_all_it_wrote(mrl, config, folder, sent):
     lines = (folder / "metrics.jsonl").read_bytes().split(b"\n")
     assert lines[-1] == b""
     done = max(json.loads(line)["round"] for line in lines[:-1]) + 2
-    assert mrl("train", path, f"rounds={done}", "--resume")[0] == 2  # rounds may only grow
-    (folder / "config.yaml").write_text(
-        (folder / "config.yaml").read_text().replace("rounds: 5000", "rounds: 2")
-    )
     assert mrl("train", path, f"rounds={done}", "--resume")[0] == 0
     assert status(folder)["status"] == "finished"
 

@@ -92,7 +92,7 @@ def test_trackio_has_each_step_once(config, tmp_path: Path, monkeypatch: pytest.
     expected = logged_by(folder)["a/reward_mean"]
     logs = storage.get_logs("tiny-project", name)
     found = [(row["step"], row["a/reward_mean"]) for row in logs if "a/reward_mean" in row]
-    assert found == pytest.approx(expected)
+    assert found == expected
 
 
 def test_wandb_is_resumed_under_its_id(config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -105,11 +105,12 @@ def test_wandb_is_resumed_under_its_id(config, tmp_path: Path, monkeypatch: pyte
     first, second = (one["init"] for one in said if "init" in one)
     assert first == second
     assert (first["project"], first["resume"]) == ("tiny-project", "allow")
-    steps = [one["step"] for one in said if "a/reward_mean" in one.get("figures", {})]
-    assert steps == [1, 2, 3, 4]
-    values = {one["step"]: one["figures"] for one in said if "step" in one}
-    for step, value in logged_by(folder)["a/reward_mean"]:
-        assert values[step]["a/reward_mean"] == value
+    values = [
+        (one["step"], one["figures"]["a/reward_mean"])
+        for one in said
+        if "a/reward_mean" in one.get("figures", {})
+    ]
+    assert values == logged_by(folder)["a/reward_mean"]
     assert said[-1] == {"finish": True}
 
 
