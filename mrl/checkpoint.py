@@ -3,20 +3,24 @@
 A checkpoint is a folder ``round-000050`` with each policy's weights (as `from_pretrained` reads
 them), optimizer and schedule, the exchange's position and the length of the metric files. Its
 ``manifest.json`` holds the checksum of every file; a folder whose files do not match is refused.
-Random streams are functions of (seed, round), so they need no state; torch's global stream
-(dropout) is stored.
+Random streams are functions of (seed, round), so they need no state; the global streams, which
+libraries may draw from (dropout), are stored.
 """
 
 import hashlib
 import json
 import os
+import random
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
+from mrl.adapters import has_adapters, read_adapters
+from mrl.distributed import once
 from mrl.errors import RunError
 from mrl.exchange import Exchange
 from mrl.policy import Policy, save_weights
@@ -34,14 +38,42 @@ def save(
     /,
     *,
     keep: int,
-) -> Path:
-    """Write a checkpoint of `run` and remove all but the newest `keep`.
+    score: float | None = None,
+) -> None:
+    """Write a checkpoint of `run` and remove all but the newest `keep` and the best.
+
+    Parameters
+    ----------
+    run, rounds_done, policies, exchange
+        What is stored.
+    keep : int
+        Newest checkpoints that stay.
+    score : float, optional
+        What the evaluation after these rounds found; of the checkpoints that have one, that with
+        the highest is the best.
 
     Raises
     ------
     RunError
         If it could not be written; what was there before is untouched.
     """
+    once(lambda: _write(run, rounds_done, policies, exchange, score))
+    if run.writes:
+        best = best_of(run.checkpoints)
+        for old in _complete(run.checkpoints)[:-keep]:
+            if best is None or old != best[0]:
+                shutil.rmtree(old, ignore_errors=True)
+    run.set_status("running", rounds_done=rounds_done)
+
+
+def _write(
+    run: RunFolder,
+    rounds_done: int,
+    policies: Sequence[Policy],
+    exchange: Exchange,
+    score: float | None,
+    /,
+) -> None:
     folder = run.checkpoints
     final = folder / f"{PREFIX}{rounds_done:06d}"
     partial = folder / f".{final.name}.partial"
@@ -53,6 +85,7 @@ def save(
         (partial / "exchange.bin").write_bytes(exchange.snapshot())
         content = {
             "rounds_done": rounds_done,
+            "score": score,
             "positions": run.positions(),
             "policies": [policy.name for policy in policies],
             "files": _checksums(partial),
@@ -69,10 +102,6 @@ def save(
             f"the checkpoint of round {rounds_done} could not be written to {folder}: {error}. "
             "Earlier checkpoints are whole; free space, then continue with --resume"
         ) from error
-    for old in _complete(folder)[:-keep]:
-        shutil.rmtree(old, ignore_errors=True)
-    run.set_status("running", rounds_done=rounds_done)
-    return final
 
 
 def restore(run: RunFolder, policies: Sequence[Policy], exchange: Exchange, /) -> int:
@@ -113,6 +142,20 @@ def latest(folder: Path, /) -> Path | None:
     return complete[-1] if complete else None
 
 
+def best_of(folder: Path, /) -> tuple[Path, float] | None:
+    """The checkpoint with the highest score, of equals the oldest; None where none has one."""
+    scores = [(path, score) for path in _complete(folder) if (score := _score(path)) is not None]
+    return max(scores, key=lambda pair: pair[1]) if scores else None
+
+
+def _score(path: Path, /) -> float | None:
+    try:
+        score = json.loads((path / MANIFEST).read_text(encoding="utf-8")).get("score")
+    except (OSError, ValueError, AttributeError):
+        return None  # a damaged checkpoint is refused where it is loaded
+    return score if isinstance(score, float) else None
+
+
 def load(path: Path, policies: Sequence[Policy], /) -> dict[str, Any]:
     """Put weights, optimizers and schedules of a checkpoint into `policies`; returns its manifest.
 
@@ -140,7 +183,7 @@ def load(path: Path, policies: Sequence[Policy], /) -> dict[str, Any]:
         )
     for policy in policies:
         _read_policy(path / policy.name, policy)
-    torch.set_rng_state(torch.load(path / "torch_rng.pt", weights_only=True))
+    _set_global_streams(torch.load(path / "random.pt", weights_only=True))
     return content
 
 
@@ -163,19 +206,43 @@ def _write_policies(partial: Path, policies: Sequence[Policy], /) -> None:
             "schedule": policy.schedule.state_dict(),
         }
         torch.save(training, home / "training.pt")
-    torch.save(torch.get_rng_state(), partial / "torch_rng.pt")
+    torch.save(_global_streams(), partial / "random.pt")
+
+
+def _global_streams() -> dict[str, Any]:
+    state: Any = np.random.get_state()  # noqa: NPY002 - libraries may use it
+    name, keys, *rest = state
+    return {
+        "python": random.getstate(),
+        "numpy": (name, keys.tolist(), *rest),
+        "torch": torch.get_rng_state(),
+        "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
+    }
+
+
+def _set_global_streams(states: Mapping[str, Any], /) -> None:
+    random.setstate(states["python"])
+    name, keys, *rest = states["numpy"]
+    np.random.set_state((name, np.array(keys, np.uint32), *rest))  # noqa: NPY002
+    torch.set_rng_state(states["torch"])
+    # A machine with other GPUs has no use for the rest.
+    for device, state in zip(range(torch.cuda.device_count()), states["cuda"], strict=False):
+        torch.cuda.set_rng_state(state, device)
 
 
 def _read_policy(home: Path, policy: Policy, /) -> None:
-    missing, unexpected = policy.model.load_state_dict(
-        weights_of(home.parent, policy), strict=False
-    )
-    # Tied weights are stored once, under one of their names.
-    tied = set(getattr(policy.model, "_tied_weights_keys", None) or ())
-    if unexpected or set(missing) - tied:
+    tensors = weights_of(home.parent, policy)
+    if has_adapters(policy.model):
+        unknown = read_adapters(policy.model, tensors)
+    else:
+        missing, unexpected = policy.model.load_state_dict(tensors, strict=False)
+        # Tied weights are stored once, under one of their names.
+        tied = set(getattr(policy.model, "_tied_weights_keys", None) or ())
+        unknown = sorted({*unexpected, *missing} - tied)
+    if unknown:
         raise RunError(
-            f"checkpoint {home} does not fit the model of policy {policy.name!r}: "
-            f"missing {sorted(set(missing) - tied)}, unexpected {sorted(unexpected)}"
+            f"checkpoint {home} does not fit the model of policy {policy.name!r}: one of them "
+            f"lacks {unknown}; the configuration must name the model it was trained from"
         )
     training: dict[str, Any] = torch.load(home / "training.pt", weights_only=True)
     policy.optim.load_state_dict(training["optimizer"])

@@ -4,7 +4,11 @@ Exit codes: 0 the thing asked for was done; 1 a run could not go on; 2 bad input
 """
 
 import os
+import signal
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -52,12 +56,15 @@ def train(
     require("torch")
     validated = check(run, unvalidated=unvalidated)
     set_environment()
+    from mrl.distributed import processes, rank
     from mrl.progress import bar
     from mrl.runs import read_status
     from mrl.train import train as start
 
-    with bar(run, console) as progress:
-        folder = start(run, resume=resume, unvalidated=not validated, progress=progress)
+    with processes(run.device):
+        console.quiet = rank() > 0
+        with bar(run, console) as progress:
+            folder = start(run, resume=resume, unvalidated=not validated, progress=progress)
     for note in read_status(folder).get("notes", []):
         console.print(f"note: {note}", markup=False, soft_wrap=True)
     console.print(f"run written to {folder}; read it with: mrl report {folder}", soft_wrap=True)
@@ -71,10 +78,12 @@ def validate(
 ) -> None:
     """Put a configuration's probe through the gate and print each rung's verdict."""
     from mrl.gate import run_gate
-    from mrl.gate.certificate import write
+    from mrl.gate.certificate import check_target, write
 
     run = configuration.load(config, overrides or [])
     require("torch")
+    if output is not None:
+        check_target(output)
     set_environment()
     certificate = run_gate(run, console=console)
     if output is not None:
@@ -178,13 +187,16 @@ def evaluate(
     run: Annotated[Path, typer.Argument(help="Folder of a run.", metavar="RUN")],
     samples: Annotated[int, typer.Option(min=1, help="Responses a prompt.")] = 8,
     items: Annotated[int, typer.Option(min=1, help="Held-out items.")] = 200,
+    best: Annotated[
+        bool, typer.Option("--best", help="The best checkpoint (checkpoint.best), not the last.")
+    ] = False,
 ) -> None:
     """Evaluate the policies of a run's last checkpoint on held-out items."""
     require("torch")
     set_environment()
     from mrl.reload import evaluate_run
 
-    rows = evaluate_run(run, samples=samples, items=items).rows
+    rows = evaluate_run(run, samples=samples, items=items, best=best).rows
     table = Table("policy", "tag", "items", "pass@1", "95% interval", f"pass@{samples}")
     for row in rows:
         if row["event"] == "evaluation":
@@ -301,6 +313,7 @@ def doctor() -> None:
         "scipy": "theory",
         "torch": "training",
         "transformers": "training",
+        "peft": "low-rank adapters",
         "reasoning-gym": "reasoning-gym tasks",
         "ray": "clusters",
         "vllm": "fast generation on GPUs",
@@ -343,7 +356,8 @@ def set_environment() -> None:
 def main(arguments: list[str] | None = None) -> Any:
     """Entry point: run a command; errors of input, of runs and of memory become one message."""
     try:
-        return app(arguments, standalone_mode=True)
+        with terminated_as_interrupted():
+            return app(arguments, standalone_mode=True)
     except (InputError, RunError) as error:
         _complain(str(error))
         sys.exit(error.exit_code)
@@ -355,6 +369,23 @@ def main(arguments: list[str] | None = None) -> Any:
         if end.code == 130:  # what an interrupt became
             _complain("stopped; continue a run with --resume, a study with the same command")
         raise
+
+
+@contextmanager
+def terminated_as_interrupted() -> Iterator[None]:
+    """SIGTERM, which schedulers send, ends a command as Ctrl-C does: files are closed, all said."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _complain(message: str, /) -> None:

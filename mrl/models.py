@@ -1,16 +1,25 @@
 """Models and tokenizers from folders, hub ids or a configuration."""
 
 import difflib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from mrl.adapters import add_adapters
 from mrl.config import BPETokenizer, CharacterTokenizer, PolicyConfig
+from mrl.distributed import count
 from mrl.errors import InputError
 from mrl.tokens.recipes import bpe_tokenizer, character_tokenizer
 
-DTYPES = {"float64": torch.float64, "float32": torch.float32, "bfloat16": torch.bfloat16}
+DTYPES = {
+    "float64": torch.float64,
+    "float32": torch.float32,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+}
 
 
 def load_tokenizer(config: PolicyConfig, /) -> Any:
@@ -60,33 +69,20 @@ def _made_tokenizer(name: str, section: CharacterTokenizer | BPETokenizer, /) ->
 def load_model(config: PolicyConfig, tokenizer: Any, /, *, seed: int) -> Any:
     """The causal language model of a policy, in training mode; `seed` draws random weights.
 
+    With the adapters and the activation checkpointing that the configuration asks for.
+
     Raises
     ------
     InputError
         If the folder holds no model, the architecture or one of its settings is unknown, or the
         vocabulary is smaller than the tokenizer's.
     """
-    from transformers import AutoConfig, AutoModelForCausalLM
-
     section = config.model
     try:
-        if section.kind == "pretrained":
-            model = AutoModelForCausalLM.from_pretrained(section.path, dtype=DTYPES[section.dtype])
-        else:
-            _check_params(section.params, AutoConfig.for_model(section.model_type))
-            settings = AutoConfig.for_model(
-                section.model_type,
-                **{
-                    "vocab_size": len(tokenizer),
-                    "eos_token_id": tokenizer.eos_token_id,
-                    "bos_token_id": tokenizer.bos_token_id,
-                    "pad_token_id": tokenizer.pad_token_id,
-                    **section.params,
-                },
-            )
-            with torch.random.fork_rng(devices=[]):
-                torch.manual_seed(seed)
-                model = AutoModelForCausalLM.from_config(settings, dtype=DTYPES[section.dtype])
+        with quiet():
+            model = _load(config, tokenizer, seed)
+        if config.activation_checkpointing:
+            model.activation_checkpointing_enable()
     except Exception as error:  # architectures check their settings each in their own way
         where = section.path if section.kind == "pretrained" else section.model_type
         raise InputError(
@@ -99,7 +95,69 @@ def load_model(config: PolicyConfig, tokenizer: Any, /, *, seed: int) -> Any:
             f"policy {config.name!r}: the model has {size} embeddings and the tokenizer "
             f"{len(tokenizer)} tokens; expected at least as many embeddings as tokens"
         )
+    if config.lora is not None:
+        model = add_adapters(model, config, config.lora, seed=seed)
     return model.train()
+
+
+def _load(config: PolicyConfig, tokenizer: Any, seed: int, /) -> Any:
+    """Weights from where the section points, or random ones."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    section = config.model
+    if section.kind == "pretrained":
+        return AutoModelForCausalLM.from_pretrained(section.path, dtype=DTYPES[section.dtype])
+    _check_params(section.params, AutoConfig.for_model(section.model_type))
+    settings = AutoConfig.for_model(
+        section.model_type,
+        **{
+            "vocab_size": len(tokenizer),
+            "eos_token_id": tokenizer.eos_token_id,
+            "bos_token_id": tokenizer.bos_token_id,
+            "pad_token_id": tokenizer.pad_token_id,
+            **section.params,
+        },
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return AutoModelForCausalLM.from_config(settings, dtype=DTYPES[section.dtype])
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Without the progress bars of transformers, which would break the run's own."""
+    from transformers.utils import logging
+
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()
+
+
+def device_of(name: str, /) -> torch.device:
+    """The device that a configuration names; with several processes each has its own GPU.
+
+    Raises
+    ------
+    InputError
+        If there is none of that name.
+    """
+    try:
+        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        if name != "auto":
+            device = torch.device(name)
+    except RuntimeError:
+        raise InputError(f"device={name!r} is no device; expected cpu, cuda or auto") from None
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise InputError(f"device={name!r}, but no CUDA device is available; expected cpu or auto")
+    if device.type == "cuda" and count() > 1:
+        from accelerate import PartialState
+
+        return PartialState().device
+    return device
 
 
 def _check_params(params: dict[str, Any], known: Any, /) -> None:

@@ -1,7 +1,8 @@
 """A policy: model, tokenizer, optimizer, and the sharing rule it learns by."""
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from bandit.probes import Probe
+from mrl.adapters import has_adapters, without_adapters
 from mrl.batch import Batch, Row, batches_of, collate
 from mrl.config import (
     ObjectiveConfig,
@@ -19,17 +21,18 @@ from mrl.config import (
     RunConfig,
     SamplingConfig,
 )
+from mrl.distributed import each
 from mrl.errors import InputError, PromptTooLong, RunError
 from mrl.exchange.fields import Segment
 from mrl.loss import response_logprobs
+from mrl.memory import memory_for
+from mrl.optimizers import optimizer_of
 from mrl.rollout import Rollout
 from mrl.rollout.hf import Sampled, sample
 from mrl.seeds import derive
 from mrl.tasks import Item
 from mrl.tokens import ContentEncoder, Unrepresentable
 from mrl.tokens.segments import SegmentEncoder, StructuralTokens
-
-OPTIMIZERS = {"adamw": torch.optim.AdamW, "sgd": torch.optim.SGD}
 
 
 @dataclass(eq=False)
@@ -52,9 +55,14 @@ class Policy:
         How messages become a prompt.
     segments : mapping of str to str, or "auto"
         Structural tokens of its responses; see `mrl.tokens.segments.StructuralTokens.of`.
+    rounds : int, optional
+        Rounds of the run, where the learning rate falls to 0 at its end.
+    autocast : torch.dtype, optional
+        Compute with parameters rounded to this type. Default: with the parameters as they are.
 
     Where the objective has a divergence term, the weights of `model` as they are now are the
-    reference. A checkpoint does not hold them: a resumed run makes them again as it did at first.
+    reference: those under the adapters if it has some, else a frozen copy. A checkpoint does not
+    hold them: a resumed run makes them again as it did at first.
     """
 
     name: str
@@ -66,6 +74,8 @@ class Policy:
     optimizer: OptimizerConfig
     template: str = "auto"
     segments: Mapping[str, str] | str = "auto"
+    rounds: int | None = None
+    autocast: torch.dtype | None = None
 
     def __post_init__(self) -> None:
         self.content = ContentEncoder.of(self.tokenizer)
@@ -76,20 +86,10 @@ class Policy:
         pad_id = self.tokenizer.pad_token_id
         self.pad_id: int = pad_id if pad_id is not None else (self.eos_id or 0)
         self.parameters = [p for p in self.model.parameters() if p.requires_grad]
-        settings: dict[str, Any] = {
-            "lr": self.optimizer.lr,
-            "weight_decay": self.optimizer.weight_decay,
-        }
-        if self.optimizer.kind == "adamw":
-            settings["betas"] = self.optimizer.betas
-        self.optim = OPTIMIZERS[self.optimizer.kind](self.parameters, **settings)
-        warmup = self.optimizer.warmup_rounds
-        self.schedule = torch.optim.lr_scheduler.LambdaLR(
-            self.optim, lambda done: min(1.0, (done + 1) / (warmup + 1))
-        )
-        self.reference: Any = None
-        if self.objective.kl:
-            self.reference = copy.deepcopy(self.model).eval().requires_grad_(False)
+        self.optim, self.schedule = optimizer_of(self.parameters, self.optimizer, self.rounds)
+        self._reference: Any = None
+        if self.objective.kl and not has_adapters(self.model):
+            self._reference = copy.deepcopy(self.model).eval().requires_grad_(False)
         self._prompts: dict[str, tuple[int, ...]] = {}
 
     @property
@@ -146,21 +146,30 @@ class Policy:
 
     def generate(self, items: Sequence[Item], n: int, seed: int, /) -> list[list[Rollout]]:
         """Sample `n` responses for each item; a function of weights, items and seed."""
-        groups = sample(
-            self.model,
-            [self.render(item) for item in items],
-            n=n,
-            max_tokens=self.sampling.max_tokens,
-            temperature=self.sampling.temperature,
-            eos_id=self.eos_id,
-            pad_id=self.pad_id,
-            generator=torch.Generator(self.device).manual_seed(seed),
-            batch=self.sampling.batch,
-            vocabulary=len(self.table),
-            top_p=self.sampling.top_p,
-        )
+        size = max(1, self.sampling.batch // n)
+        parts = [items[start : start + size] for start in range(0, len(items), size)]
+        # Each part has a seed of its own, so that it is the same in whichever process.
+        with memory_for(f"while policy {self.name!r} samples", "lower sampling.batch"):
+            drawn = each(lambda i, part: self._sample(part, n, seed + i), parts)
+        groups = [group for part in drawn for group in part]
         self._check_samples(groups)
         return [[self._rollout(one) for one in group] for group in groups]
+
+    def _sample(self, items: Sequence[Item], n: int, seed: int, /) -> list[list[Sampled]]:
+        with self.computing():
+            return sample(
+                self.model,
+                [self.render(item) for item in items],
+                n=n,
+                max_tokens=self.sampling.max_tokens,
+                temperature=self.sampling.temperature,
+                eos_id=self.eos_id,
+                pad_id=self.pad_id,
+                generator=torch.Generator(self.device).manual_seed(seed),
+                batch=self.sampling.batch,
+                vocabulary=len(self.table),
+                top_p=self.sampling.top_p,
+            )
 
     def _rollout(self, one: Sampled, /) -> Rollout:
         text, segments = self.codec.spell(one.ids[: len(one.ids) - one.finished])
@@ -209,27 +218,61 @@ class Policy:
 
     @torch.inference_mode()
     def score(self, rows: Sequence[Row], /) -> list[NDArray[np.float64]]:
-        """Log-probabilities of each row's response tokens at the sampling distribution."""
-        found: dict[int, NDArray[np.float64]] = {}
-        for places in batches_of(rows, self.objective.batch_tokens):
-            batch = collate(places, [1.0] * len(places), self.pad_id, self.device)
-            values_NR = self.logprobs(batch)[0].double().cpu().numpy()
-            for row, n in zip(batch.rows, batch.place_M, strict=True):
-                found[id(row)] = values_NR[n, : len(row.response)]
+        """Log-probabilities of each row's response tokens at the sampling distribution.
+
+        Without dropout, as responses are sampled.
+        """
+        batches = list(batches_of(rows, self.objective.batch_tokens))
+        was_training = self.model.training
+        self.model.eval()
+        try:
+            with memory_for(f"while policy {self.name!r} scores", "lower objective.batch_tokens"):
+                scores = each(lambda _, places: self._score(places), batches)
+        finally:
+            self.model.train(was_training)
+        order = [id(row) for places in batches for place in places for row in place]
+        found = dict(zip(order, (one for part in scores for one in part), strict=True))
         return [found[id(row)] for row in rows]
+
+    def _score(self, places: Sequence[list[Row]], /) -> list[NDArray[np.float64]]:
+        batch = collate(places, [1.0] * len(places), self.pad_id, self.device)
+        values_NR = self.logprobs(batch)[0].double().cpu().numpy()
+        return [
+            values_NR[n, : len(row.response)]
+            for row, n in zip(batch.rows, batch.place_M, strict=True)
+        ]
 
     def logprobs(self, batch: Batch, /) -> tuple[torch.Tensor, torch.Tensor]:
         """Log-probabilities at the distribution of `generate`, and the same not truncated."""
         sampling = self.sampling
-        return response_logprobs(
-            self.model, batch, sampling.temperature, len(self.table), sampling.top_p
-        )
+        with self.computing():
+            return response_logprobs(
+                self.model, batch, sampling.temperature, len(self.table), sampling.top_p
+            )
+
+    @contextmanager
+    def computing(self) -> Iterator[None]:
+        """In the policy's precision, the same for sampling, scoring and training."""
+        with ExitStack() as stack:
+            if self.autocast is not None:
+                stack.enter_context(torch.autocast(self.device.type, self.autocast))
+            yield
 
     @torch.no_grad()
     def reference_logprobs(self, batch: Batch, /) -> torch.Tensor:
-        """Log-probabilities (N, R) by the initial weights, not truncated."""
-        temperature = self.sampling.temperature
-        return response_logprobs(self.reference, batch, temperature, len(self.table))[1]
+        """Log-probabilities (N, R) by the initial weights, not truncated.
+
+        Raises
+        ------
+        ValueError
+            If neither a copy of them was kept (`objective.kl`) nor adapters are on them.
+        """
+        settings = batch, self.sampling.temperature, len(self.table)
+        with self.computing():
+            if self._reference is not None:
+                return response_logprobs(self._reference, *settings)[1]
+            with without_adapters(self.model):
+                return response_logprobs(self.model, *settings)[1]
 
 
 def build_policy(config: PolicyConfig, run: RunConfig, /, *, seed: int) -> Policy:
@@ -240,32 +283,25 @@ def build_policy(config: PolicyConfig, run: RunConfig, /, *, seed: int) -> Polic
     InputError
         If a folder, tokenizer or setting is missing or does not fit.
     """
-    from mrl.models import load_model, load_tokenizer
+    from mrl.models import device_of, load_model, load_tokenizer
 
-    tokenizer = load_tokenizer(config)
+    tokenizer, device = load_tokenizer(config), device_of(run.device)
+    low = config.precision == "bfloat16" or (
+        config.precision == "auto" and device.type == "cuda" and config.model.dtype == "float32"
+    )
     return Policy(
         name=config.name,
-        model=load_model(config, tokenizer, seed=seed).to(_device(run.device)),
+        model=load_model(config, tokenizer, seed=seed).to(device),
         tokenizer=tokenizer,
         probe=run.probe_of(config),
-        sampling=run.sampling,
+        sampling=run.sampling_of(config),
         objective=run.objective_of(config),
         optimizer=config.optimizer,
         template=config.template,
         segments=config.segments,
+        rounds=run.rounds,
+        autocast=torch.bfloat16 if low else None,
     )
-
-
-def _device(name: str, /) -> torch.device:
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        raise InputError(f"device={name!r} is no device; expected cpu, cuda or auto") from None
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise InputError(f"device={name!r}, but no CUDA device is available; expected cpu or auto")
-    return device
 
 
 def build_policies(run: RunConfig, /) -> list[Policy]:
@@ -274,15 +310,11 @@ def build_policies(run: RunConfig, /) -> list[Policy]:
 
 
 def save_weights(policy: Policy, folder: Path, /) -> None:
-    """Write weights and tokenizer as `from_pretrained` reads them."""
-    from transformers.utils import logging
+    """Write weights, of adapters these alone, and tokenizer as `from_pretrained` reads them."""
+    from mrl.models import quiet
 
-    # Its progress bar would break the run's own.
-    shown = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()
-    try:
-        policy.model.save_pretrained(folder)
+    # Adapters leave the embeddings alone; peft would ask the hub whether they were resized.
+    more = {"save_embedding_layers": False} if has_adapters(policy.model) else {}
+    with quiet():
+        policy.model.save_pretrained(folder, **more)
         policy.tokenizer.save_pretrained(folder)
-    finally:
-        if shown:
-            logging.enable_progress_bar()

@@ -22,7 +22,8 @@ def bar(
 ) -> Iterator[Callable[[int, Sequence[dict[str, Any]]], None]]:
     """A line with rounds done, time left and each policy's reward; yields its callback.
 
-    The first time a policy's effective sample size is low, that is said in a line of its own.
+    The line begins with the first round: before, input may turn out to be wrong. The first time a
+    policy's effective sample size is low, that is said in a line of its own.
     """
     columns = (
         TextColumn("{task.description}"),
@@ -31,19 +32,24 @@ def bar(
         TimeRemainingColumn(),
         TextColumn("{task.fields[figures]}"),
     )
-    with Progress(*columns, console=console) as progress:
-        task = progress.add_task(run.name, total=run.rounds, figures="")
-        warned: set[str] = set()
+    progress = Progress(*columns, console=console)
+    task = progress.add_task(run.name, total=run.rounds, figures="")
+    warned: set[str] = set()
 
-        def advance(done: int, rows: Sequence[dict[str, Any]], /) -> None:
-            figures = "  ".join(f"{row['policy']} {row['reward_mean']:.2f}" for row in rows)
-            progress.update(task, completed=done, figures=f"reward: {figures}")
-            for row in rows:
-                if row.get("ess_low") and row["policy"] not in warned:
-                    warned.add(row["policy"])
-                    progress.console.print(_low_ess(row), markup=False, soft_wrap=True)
+    def advance(done: int, rows: Sequence[dict[str, Any]], /) -> None:
+        progress.start()
+        figures = "  ".join(f"{row['policy']} {row['reward_mean']:.2f}" for row in rows)
+        progress.update(task, completed=done, figures=f"reward: {figures}")
+        for row in rows:
+            if row.get("ess_low") and row["policy"] not in warned:
+                warned.add(row["policy"])
+                progress.console.print(_low_ess(row), markup=False, soft_wrap=True)
 
+    try:
         yield advance
+    finally:
+        if progress.live.is_started:
+            progress.stop()
 
 
 def _low_ess(row: dict[str, Any], /) -> str:

@@ -1,9 +1,9 @@
-"""A finished run's policies, loaded from its newest checkpoint or another one that it kept."""
+"""A run's policies, loaded from one of its checkpoints."""
 
 from pathlib import Path
 
 from mrl import config as configuration
-from mrl.checkpoint import PREFIX, latest, load
+from mrl.checkpoint import PREFIX, best_of, latest, load
 from mrl.config import EvaluationConfig, RunConfig
 from mrl.errors import InputError
 from mrl.evaluate import Evaluation, evaluate
@@ -13,21 +13,25 @@ from mrl.seeds import derive
 from mrl.tasks import load_task
 
 
-def load_policies(folder: Path, round: int | None = None, /) -> tuple[RunConfig, list[Policy], int]:
+def load_policies(
+    folder: Path, round: int | None = None, /, *, best: bool = False
+) -> tuple[RunConfig, list[Policy], int]:
     """Configuration, policies and rounds done of a checkpoint in a run's folder.
 
     Parameters
     ----------
     folder : Path
-        A run's folder.
+        The run's folder.
     round : int, optional
         Rounds done by the checkpoint; 0: the weights that the run started from. Default: the
         newest.
+    best : bool
+        The checkpoint that evaluations found best (`checkpoint.best`) in place of the newest.
 
     Raises
     ------
     InputError
-        If the folder holds no run or the run has no such checkpoint.
+        If the folder holds no run, or the run has no such checkpoint.
     """
     config = configuration.load(folder / "config.yaml")
     policies = build_policies(config)
@@ -35,6 +39,14 @@ def load_policies(folder: Path, round: int | None = None, /) -> tuple[RunConfig,
         return config, policies, 0
     checkpoints = folder / "checkpoints"
     path = latest(checkpoints) if round is None else checkpoints / f"{PREFIX}{round:06d}"
+    if best:
+        found = best_of(checkpoints)
+        if found is None:
+            raise InputError(
+                f"{folder} has no checkpoint with an evaluation of its own; set checkpoint.best "
+                "and evaluation.every, or take the newest"
+            )
+        path = found[0]
     if path is None:
         raise InputError(
             f"{folder} has no checkpoint yet; train it first, or lower checkpoint.every"
@@ -51,9 +63,9 @@ def load_policies(folder: Path, round: int | None = None, /) -> tuple[RunConfig,
     return config, policies, rounds_done
 
 
-def evaluate_run(folder: Path, /, *, samples: int, items: int) -> Evaluation:
-    """Evaluate the newest checkpoint of a run on the first held-out items of its task."""
-    config, policies, rounds_done = load_policies(folder)
+def evaluate_run(folder: Path, /, *, samples: int, items: int, best: bool = False) -> Evaluation:
+    """Evaluate a checkpoint of a run, see `load_policies`, on the first held-out items."""
+    config, policies, rounds_done = load_policies(folder, best=best)
     settings = EvaluationConfig(samples=samples, items=items, ks=tuple(sorted({1, samples})))
     loaded = load_task(config.task, config.seed)
     with check_prompts(config, loaded, policies) as task:

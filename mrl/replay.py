@@ -67,6 +67,10 @@ class StoredRun:
             raise InputError(f"exchange.replay: {error}") from None
         return cls(folder, config, range(first, status.get("rounds_done", 0)))
 
+    def group_size(self, name: str, /) -> int:
+        """Rollouts a prompt of one of its policies."""
+        return self.config.group_of(self.config.policy(name)).own
+
     def prompts(self, version: int, items: Sequence[Item], /) -> set[str]:
         """Ids of the prompts of one of its rounds; none where its records are not kept."""
         from mrl.schedule import prompts_of
@@ -122,7 +126,7 @@ def _check_kinds(config: RunConfig, stored: StoredRun, /) -> None:
                     f"train that run with exchange.keep={missing}"
                 )
         try:
-            config.check_group_sizes(policy, dict.fromkeys(seen, stored.config.group.own))
+            config.check_group_sizes(policy, {name: stored.group_size(name) for name in seen})
         except ValueError as error:
             raise InputError(str(error)) from None
 

@@ -6,30 +6,43 @@ resume, bit for bit; wall-clock times are kept apart in ``timing.jsonl``.
 
 import json
 import os
+import uuid
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from importlib import metadata
 from pathlib import Path
 from typing import Any, Self
 
+from filelock import FileLock, Timeout
+
 from mrl.config import RunConfig, dump, load
+from mrl.distributed import once, rank
 from mrl.errors import InputError, RunError
+from mrl.loggers import Loggers, check_loggers
+from mrl.resume import changed_versions, check_items, check_same, versions
 from mrl.timing import Phases
 
 STREAMS = ("metrics", "timing", "samples")
-PACKAGES = ("mutual-rl", "numpy", "torch", "transformers", "tokenizers")
 
 
 @dataclass(eq=False)
 class RunFolder:
-    """Open files of a run; use as a context manager."""
+    """A run's folder and its open files; use as a context manager.
+
+    Of several processes that play the run the first alone writes.
+    """
 
     config: RunConfig
+    items: str = ""
+    """Fingerprint of the task's items."""
     unvalidated: bool = False
     resumed: bool = False
     status: dict[str, Any] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    """What a reader of the run should know."""
     _stack: ExitStack = field(default_factory=ExitStack, repr=False)
+    _files: dict[str, Any] = field(default_factory=dict, repr=False)
+    _lease: FileLock | None = None
 
     @property
     def path(self) -> Path:
@@ -41,94 +54,83 @@ class RunFolder:
         """Where checkpoints are."""
         return self.path / "checkpoints"
 
+    @property
+    def writes(self) -> bool:
+        """Whether this process is the one that writes."""
+        return rank() == 0
+
     @classmethod
     def open(cls, config: RunConfig, items: str, /, *, resume: bool, unvalidated: bool) -> Self:
-        """The folder of a new run, or of one to be continued; `items`: the task's fingerprint."""
-        if resume:
-            opened = cls.reopen(config, items)
-        else:
-            opened = cls.create(config, unvalidated=unvalidated)
-        opened.unvalidated |= unvalidated
-        opened.status = {**opened.status, "items": items}
-        return opened
-
-    @classmethod
-    def create(cls, config: RunConfig, /, *, unvalidated: bool) -> Self:
-        """Make the folder of a new run.
+        """The folder of a new run, or of one to be continued; `items`: the task's fingerprint.
 
         Raises
         ------
         InputError
-            If the folder holds a run already or cannot be written.
+            If another process has it, it cannot be written, or a logger is not installed. For a
+            new run: if it holds one already. For one to be continued: if there is none, its
+            configuration or the task's items are others (`check_same`, `check_items`), or it has
+            more rounds behind it already.
+        RunError
+            If the folder of a run to be continued cannot be written.
         """
-        run = cls(config, unvalidated=unvalidated)
-        if (run.path / "config.yaml").exists():
+        check_loggers(config.logging)
+        run = cls(config, items, unvalidated=unvalidated, resumed=resume)
+        run.status, run.notes, run.unvalidated = once(run._reopen if resume else run._create)
+        return run
+
+    def _create(self) -> tuple[dict[str, Any], list[str], bool]:
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._lock()
+            self._refuse_a_second_run()
+            self._write_config()
+        except OSError as error:
             raise InputError(
-                f"{run.path} holds a run already; continue it with --resume, or set another "
+                f"cannot write to {self.path}: {error.strerror}; choose another output"
+            ) from None
+        return {"id": uuid.uuid4().hex, "items": self.items}, [], self.unvalidated
+
+    def _refuse_a_second_run(self) -> None:
+        if (self.path / "config.yaml").exists():
+            raise InputError(
+                f"{self.path} holds a run already; continue it with --resume, or set another "
                 "name or output"
             )
-        try:
-            run.path.mkdir(parents=True, exist_ok=True)
-            run._write_config()
-        except OSError as error:
-            raise InputError(
-                f"cannot write to {run.path}: {error.strerror}; choose another output"
-            ) from None
-        return run
 
-    @classmethod
-    def reopen(cls, config: RunConfig, items: str, /) -> Self:
-        """Open the folder of a run to be continued.
-
-        Raises
-        ------
-        InputError
-            If there is none, its configuration differs in more than `rounds` and
-            ``task.verification``, the task's items are others, or it has more rounds behind it
-            already.
-        RunError
-            If it cannot be written.
-        """
-        run = cls(config, resumed=True)
-        if not (run.path / "config.yaml").exists():
-            raise InputError(f"{run.path} holds no run to resume; start it without --resume")
-        stored = load(run.path / "config.yaml")
-        bounds = {"verification": config.task.verification}
-        task = stored.task.model_copy(update=bounds)
-        stored = stored.model_copy(
-            update={"rounds": config.rounds, "output": config.output, "task": task}
-        )
-        if stored != config:
-            old, new = stored.model_dump(), config.model_dump()
-            keys = sorted(key for key in new if old[key] != new[key])
+    def _reopen(self) -> tuple[dict[str, Any], list[str], bool]:
+        if not (self.path / "config.yaml").exists():
+            raise InputError(f"{self.path} holds no run to resume; start it without --resume")
+        check_same(load(self.path / "config.yaml"), self.config)
+        status = {"id": uuid.uuid4().hex} | read_status(self.path)
+        check_items(status, self.items, self.path)
+        done = status.get("rounds_done", 0)
+        if self.config.rounds < done:
             raise InputError(
-                f"{run.path} was started with other settings of {keys}; a run resumes with the "
-                "settings it has (only rounds may grow, and task.verification change); give a new "
-                "name to start another run"
-            )
-        run.status = read_status(run.path)
-        run.unvalidated = bool(run.status.get("unvalidated"))
-        if run.status.get("items", items) != items:
-            raise InputError(
-                f"{run.path} was started with other items of the task: its file, its data set or "
-                "the library that makes it has changed (some reasoning-gym tasks need the same "
-                "PYTHONHASHSEED); a run resumes with the items it has, so put them back, or give "
-                "a new name to start another run"
-            )
-        done = run.status.get("rounds_done", 0)
-        if config.rounds < done:
-            raise InputError(
-                f"rounds={config.rounds}, but {run.path} has trained {done}; expected at least "
-                "that many"
+                f"rounds={self.config.rounds}, but {self.path} has trained {done}; expected at "
+                "least that many"
             )
         try:
-            run._write_config()
+            self._lock()
+            self._write_config()
         except OSError as error:
             raise RunError(
-                f"cannot write to {run.path}: {error.strerror}; free space, then continue with "
+                f"cannot write to {self.path}: {error.strerror}; free space, then continue with "
                 "--resume"
             ) from None
-        return run
+        unvalidated = self.unvalidated or bool(status.get("unvalidated"))
+        return status, changed_versions(status), unvalidated
+
+    def _lock(self) -> None:
+        """Keep other processes out while this one lives; the lock of a dead one is no hindrance."""
+        lock = FileLock(self.path / ".lock")
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            raise InputError(
+                f"{self.path} is in use by another process; wait for its end, or set another name "
+                "or output"
+            ) from None
+        self._lease = lock
 
     def _write_config(self) -> None:
         """Write ``config.yaml`` whole: a disk that is full leaves the old one, or none."""
@@ -141,42 +143,71 @@ class RunFolder:
             raise
 
     def __enter__(self) -> Self:
-        self.set_status("running")
+        if not self.writes:
+            return self
         try:
+            self.set_status("running")
             self._files = {
-                name: self._stack.enter_context((self.path / f"{name}.jsonl").open("ab"))
+                name: self._stack.enter_context((self.path / f"{name}.jsonl").open("a+b"))
                 for name in STREAMS
             }
-        except OSError as error:
-            self._stack.close()
-            raise RunError(f"cannot write {error.filename}: {error.strerror}") from None
+            self._loggers = self._stack.enter_context(self._open_loggers())
+        except BaseException as error:
+            self._close()
+            if isinstance(error, OSError):
+                raise RunError(f"cannot write {error.filename}: {error.strerror}") from None
+            raise
         return self
 
+    def _open_loggers(self) -> Loggers:
+        metrics = self._files["metrics"]
+        metrics.seek(0)
+        logged = [json.loads(line) for line in metrics if line.endswith(b"\n")]
+        name = f"{self.config.name}-{self.status['id'][:8]}"
+        settings = self.config.model_dump(mode="json")
+        return Loggers(self.config.logging, self.path, name, settings, logged)
+
     def __exit__(self, kind: type | None, error: BaseException | None, _: object) -> None:
+        status, said = "finished", None
+        if isinstance(error, KeyboardInterrupt | SystemExit):
+            status = "stopped"
+        elif error is not None:
+            status, said = "failed", f"{type(error).__name__}: {error}"
+            done = self.status.get("rounds_done", 0)
+            error.add_note(f"{self.path} is whole up to round {done}; continue it with --resume")
         try:
             self._stack.close()
         except OSError:
             # A full disk refuses the buffers once more; the error on its way says so already.
             if error is None:
+                self._close()
                 raise
-        if error is None:
-            self.set_status("finished")
-        else:
-            self.set_status("failed", error=f"{type(error).__name__}: {error}")
+        self.set_status(status, error=said)
+        self._close()
+
+    def _close(self) -> None:
+        self._stack.close()
+        if self._lease is not None:
+            self._lease.release()
 
     def write(self, stream: str, rows: Iterable[Mapping[str, Any]], /) -> None:
-        """Append rows to a stream.
+        """Append rows to a stream; metrics also go to the loggers.
 
         Raises
         ------
         RunError
             If the disk does not take them.
         """
+        if not self._files:
+            return
+        listed = list(rows)
         try:
-            for row in rows:
+            for row in listed:
                 text = json.dumps(_without_nan(row), allow_nan=False, ensure_ascii=False)
                 self._files[stream].write(text.encode() + b"\n")
             self._files[stream].flush()
+            if stream == "metrics":
+                self._loggers.write(listed)
         except OSError as error:
             raise RunError(
                 f"cannot write {stream}.jsonl in {self.path}: {error.strerror}; the last "
@@ -222,6 +253,8 @@ class RunFolder:
 
     def set_status(self, status: str, /, **more: Any) -> None:
         """Write ``run.json`` whole."""
+        if not self.writes:
+            return
         self.status = {
             **self.status,
             "status": status,
@@ -255,14 +288,3 @@ def read_status(path: Path, /) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise RunError(f"{path / 'run.json'} cannot be read: {error}; remove it") from None
     return status
-
-
-def versions() -> dict[str, str]:
-    """Versions of the packages that a run's numbers depend on."""
-    found = {}
-    for name in PACKAGES:
-        try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            found[name] = "not installed"
-    return found

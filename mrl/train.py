@@ -17,10 +17,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from mrl.checkpoint import restore, save
+from mrl.bookkeeping import Bookkeeper
 from mrl.config import RunConfig
 from mrl.credit import assign
-from mrl.evaluate import evaluate
 from mrl.exchange import Exchange
 from mrl.exchange.opening import open_exchange, received
 from mrl.policy import Policy, build_policies
@@ -28,7 +27,7 @@ from mrl.publish import records_of, residual_of
 from mrl.replay import known_codecs, resolve
 from mrl.rollout.groups import draw_groups
 from mrl.runs import RunFolder
-from mrl.schedule import check_prompts, due, prompts_of
+from mrl.schedule import check_prompts, prompts_of
 from mrl.seeds import derive, generator
 from mrl.tasks import Item, Task, load_task
 from mrl.timing import Phases
@@ -69,27 +68,14 @@ def train(
     task = check_prompts(config, task, policies)
     opened = RunFolder.open(config, task.fingerprint, resume=resume, unvalidated=unvalidated)
     with task, opened as run, open_exchange(config.exchange, run.path) as exchange:
-        start = restore(run, policies, exchange)
-        run.set_status("running", rounds_done=start, notes=list(task.notes))
-        if start == 0:
-            _evaluate(run, policies, task, 0, Phases())
-        for round in range(start, config.rounds):
+        books = Bookkeeper(run, policies, task, exchange)
+        for round in range(books.start, config.rounds):
             items = prompts_of(task.train, config.prompts, config.seed, round)
             phases = {policy.name: Phases() for policy in policies}
             rows = play(round, items, policies, exchange, task, config, phases)
-            run.write("metrics", rows)
-            run.write_timing(round, phases)
-            done, shared = round + 1, Phases()
-            if due(done, config.evaluation.every):
-                _evaluate(run, policies, task, done, shared)
-            if due(done, config.checkpoint.every) or done == config.rounds:
-                with shared("checkpoint"):
-                    save(run, done, policies, exchange, keep=config.checkpoint.keep)
-            run.write_timing(round, {None: shared})
-            progress(done, rows)
-        if not due(config.rounds, config.evaluation.every):
-            # After the last checkpoint: a longer run that resumes from it has no such evaluation.
-            _evaluate(run, policies, task, config.rounds, Phases())
+            books.after(round, rows, phases)
+            progress(round + 1, rows)
+        books.end()
     return run.path
 
 
@@ -107,7 +93,8 @@ def play(
     groups, gaps, rows = {}, {}, []
     for policy in policies:
         clock, seed = phases[policy.name], derive(config.seed, "rollout", round, policy.name)
-        own = draw_groups(policy, task, items, config.group, seed=seed, phases=clock)
+        size = config.group_of(config.policy(policy.name))
+        own = draw_groups(policy, task, items, size, seed=seed, phases=clock)
         groups[policy.name] = own
         with clock("publish"):
             sent = records_of(policy, own, items, config.kinds_of(policy.name), task, round)
@@ -138,13 +125,3 @@ def play(
         rows.append(row | assignment.counts | figures | received(exchange, policy.name, round))
     exchange.drop_before(max(0, round - config.exchange.max_staleness))
     return rows
-
-
-def _evaluate(
-    run: RunFolder, policies: Sequence[Policy], task: Task, done: int, phases: Phases, /
-) -> None:
-    with phases("evaluate"):
-        seed = derive(run.config.seed, "evaluate", done)
-        found = evaluate(policies, task, run.config.evaluation, round=done, seed=seed)
-    run.write("metrics", found.rows)
-    run.write("samples", found.samples)

@@ -9,9 +9,11 @@ import numpy as np
 import torch
 
 from bandit.probes import RatioRule, effective_sample_size
-from mrl.batch import Assignment, micro_batches
-from mrl.errors import RunError, memory_bound
+from mrl.batch import Assignment, Batch, micro_batches
+from mrl.distributed import reduced, share
+from mrl.errors import RunError
 from mrl.loss import LossResult, token_loss
+from mrl.memory import memory_for
 from mrl.policy import Policy
 
 # Below this share of the peers' rollouts a few of them carry the whole term.
@@ -28,6 +30,7 @@ def update(policy: Policy, assignment: Assignment, /) -> dict[str, Any]:
         If loss or gradient is not finite more often in a row than `objective.skip_nonfinite`
         allows, or memory runs out; the weights then stand as before that step.
     """
+    assignment = share(assignment)
     steps = policy.objective.updates
     if steps > 1:
         assignment = _anchored(policy, assignment)
@@ -35,7 +38,7 @@ def update(policy: Policy, assignment: Assignment, /) -> dict[str, Any]:
     lr = policy.optim.param_groups[0]["lr"]
     parts = list(assignment.split(steps))
     for part in parts:
-        loss, found = accumulate(policy, part)
+        loss, found = reduced(policy.parameters, *accumulate(policy, part))
         norm = _step(policy, loss)
         if norm is not None:
             norms.append(norm)
@@ -59,8 +62,7 @@ def update(policy: Policy, assignment: Assignment, /) -> dict[str, Any]:
 
 def _anchored(policy: Policy, assignment: Assignment, /) -> Assignment:
     """The rows with their log-probabilities before the first of several updates."""
-    with _memory_bound(policy, "scoring"):
-        anchors = policy.score(assignment.rows)
+    anchors = policy.score(assignment.rows)
     rows = [
         replace(row, anchor=anchor) for row, anchor in zip(assignment.rows, anchors, strict=True)
     ]
@@ -73,7 +75,7 @@ def accumulate(policy: Policy, assignment: Assignment, /) -> tuple[float, list[L
     policy.optim.zero_grad(set_to_none=False)
     total, results = 0.0, []
     for batch in micro_batches(assignment, objective, policy.pad_id, policy.device):
-        with _memory_bound(policy, f"a micro-batch of shape {tuple(batch.ids_NT.shape)}"):
+        with _memory_for(policy, batch):
             logp_NR, whole_NR = policy.logprobs(batch)
             held = batch.kl_weight_M.any()
             result = token_loss(
@@ -93,9 +95,9 @@ def accumulate(policy: Policy, assignment: Assignment, /) -> tuple[float, list[L
     return total, results
 
 
-def _memory_bound(policy: Policy, what: str, /) -> AbstractContextManager[None]:
-    return memory_bound(
-        f"policy {policy.name!r}: {what}",
+def _memory_for(policy: Policy, batch: Batch, /) -> AbstractContextManager[None]:
+    return memory_for(
+        f"while policy {policy.name!r} trains on a micro-batch of {tuple(batch.ids_NT.shape)}",
         f"lower objective.batch_tokens={policy.objective.batch_tokens}, which changes no gradient "
         "(one response is the least that it can hold), or sampling.max_tokens",
     )

@@ -13,11 +13,13 @@ from mrl.config.inventory import (
     NodeConfig,
     SizeConfig,
 )
+from mrl.config.logs import LoggingConfig
 from mrl.config.objective import ObjectiveConfig, OptimizerConfig
 from mrl.config.policies import (
     BPETokenizer,
     CharacterTokenizer,
     InitModel,
+    LoraConfig,
     ModelConfig,
     PolicyConfig,
     PretrainedModel,
@@ -36,13 +38,12 @@ from mrl.config.reading import (
     parse_study,
     read,
 )
+from mrl.config.rollouts import GroupConfig, SamplingConfig
 from mrl.config.schema import (
     CheckpointConfig,
     EvaluationConfig,
     ExchangeConfig,
-    GroupConfig,
     RunConfig,
-    SamplingConfig,
 )
 from mrl.config.study import (
     AnalysisConfig,
@@ -80,6 +81,8 @@ __all__ = [
     "KindConfig",
     "LearningConfig",
     "MeasuredWorld",
+    "LoggingConfig",
+    "LoraConfig",
     "ModelConfig",
     "NodeConfig",
     "ObjectiveConfig",

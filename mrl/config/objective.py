@@ -83,7 +83,24 @@ class OptimizerConfig(Section):
     """Decay rates of AdamW's moments."""
     weight_decay: float = Field(0.0, ge=0)
     """Decoupled weight decay."""
+    schedule: Literal["constant", "linear", "cosine"] = "constant"
+    """Course of the learning rate after the warm-up: it stays, or falls to 0 along a line or half
+    a cosine."""
     warmup_rounds: int = Field(0, ge=0)
     """Rounds over which the learning rate grows linearly to `lr`."""
+    decay_rounds: int | None = Field(None, ge=1)
+    """Rounds after which it is 0, warm-up included; null: the run's, which then cannot grow."""
     max_grad_norm: float | None = Field(1.0, gt=0)
     """Global gradient-norm clip; null: none."""
+
+    @model_validator(mode="after")
+    def _decay(self) -> "OptimizerConfig":
+        if self.decay_rounds is not None and (
+            self.schedule == "constant" or self.decay_rounds <= self.warmup_rounds
+        ):
+            raise ValueError(
+                f"decay_rounds={self.decay_rounds} with schedule={self.schedule!r} and "
+                f"warmup_rounds={self.warmup_rounds}; expected a schedule that falls, and more "
+                "rounds than the warm-up has"
+            )
+        return self

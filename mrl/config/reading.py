@@ -130,13 +130,20 @@ def override(values: Mapping[str, Any], assignments: Iterable[str], /) -> dict[s
         *parents, last = path.split(".")
         try:
             for part in parents:
-                node = node[int(part)] if isinstance(node, list) else node.setdefault(part, {})
+                node = node[int(part)] if isinstance(node, list) else _section(node, part)
             node[int(last) if isinstance(node, list) else last] = yaml.safe_load(text)
         except (AttributeError, IndexError, TypeError, ValueError):
             raise InputError(f"override {assignment!r}: {path!r} leads to no setting") from None
         except yaml.YAMLError as error:
             raise InputError(f"override {assignment!r}: not a YAML value: {error}") from None
     return result
+
+
+def _section(node: dict[str, Any], key: str, /) -> Any:
+    """What `key` holds; a new section where it holds nothing."""
+    if node.get(key) is None:
+        node[key] = {}
+    return node[key]
 
 
 def load(path: str | Path, assignments: Iterable[str] = (), /) -> RunConfig:

@@ -3,7 +3,7 @@
 Sections are told apart by ``kind``; every setting has its docstring.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -12,42 +12,11 @@ from pydantic import Field, model_validator
 from bandit.probes import Probe
 from mrl.config.base import ProbeField, Section
 from mrl.config.gating import GateConfig
+from mrl.config.logs import LoggingConfig
 from mrl.config.objective import ObjectiveConfig
 from mrl.config.policies import PolicyConfig
+from mrl.config.rollouts import GroupConfig, SamplingConfig
 from mrl.config.tasks import TaskConfig
-
-
-class GroupConfig(Section):
-    """How many rollouts a prompt."""
-
-    own: int = Field(8, ge=2)
-    """Rollouts of each policy a prompt (G). One alone has no advantage, so at least 2."""
-    peers: int | dict[str, Annotated[int, Field(ge=0)]] = 8
-    """Rollouts seen of each peer a prompt (M_j): one number, or one a peer by name."""
-    redraws: int = Field(0, ge=0)
-    """Dynamic sampling: redraw a group without reward variance at most this often."""
-
-    @model_validator(mode="after")
-    def _peers(self) -> "GroupConfig":
-        if isinstance(self.peers, int) and self.peers < 0:
-            raise ValueError(f"peers={self.peers} is not allowed; expected a number >= 0")
-        return self
-
-
-class SamplingConfig(Section):
-    """How responses are sampled; the same in training and in the importance ratios."""
-
-    max_tokens: int = Field(64, ge=1)
-    """Longest response in the sampling policy's own tokens, EOS included."""
-    temperature: float = Field(1.0, gt=0)
-    """Softmax temperature, used on both sides: for sampling and for scoring."""
-    top_p: float = Field(1.0, gt=0, le=1)
-    """Nucleus sampling: of each token's distribution the smallest set of most probable tokens
-    with at least this mass is kept. Used on both sides too: the truncated distribution is the
-    policy that is trained. Likelihood terms are not truncated."""
-    batch: int = Field(512, ge=1)
-    """Rows generated at a time; bounds memory."""
-
 
 RecordKind = Literal["rollout", "group_stats", "success"]
 
@@ -116,6 +85,9 @@ class CheckpointConfig(Section):
     """Rounds between checkpoints; the last round always has one."""
     keep: int = Field(2, ge=1)
     """Newest checkpoints kept."""
+    best: str | None = None
+    """A figure of the evaluations, for example ``pass@1``: after each evaluation that raises its
+    mean over policies there is a checkpoint, and the best one is kept. null: none."""
 
 
 class RunConfig(Section):
@@ -151,10 +123,21 @@ class RunConfig(Section):
     """Evaluation."""
     checkpoint: CheckpointConfig = CheckpointConfig()
     """Checkpoints."""
+    logging: LoggingConfig = LoggingConfig()
+    """Where figures go besides ``metrics.jsonl``."""
     gate: GateConfig = GateConfig()
     """Validation before promotion."""
     certificate: dict[str, Any] | None = None
     """Written by ``mrl promote``: what the gate found for this probe and these settings."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _inherit(cls, values: Any) -> Any:
+        """What a policy's own section leaves out is as in the run's."""
+        if not isinstance(values, Mapping) or not isinstance(values.get("policies"), Sequence):
+            return values
+        policies = [_inherited(policy, values) for policy in values["policies"]]
+        return {**values, "policies": policies}
 
     @model_validator(mode="after")
     def _names(self) -> "RunConfig":
@@ -168,14 +151,25 @@ class RunConfig(Section):
             )
         # Which policies a replayed run has is known when it is read: see mrl.replay.resolve.
         known = self.exchange.replay is None or self.exchange.replay_policies is not None
-        if isinstance(self.group.peers, dict) and known:
-            unknown = sorted(set(self.group.peers) - {*names, *self.replayed})
-            if unknown:
-                raise ValueError(
-                    f"group.peers names {unknown}; expected any of {[*names, *self.replayed]}"
-                )
+        allowed = [*names, *self.replayed]
+        sizes = {policy.name: self.group_of(policy).own for policy in self.policies}
         for policy in self.policies:
-            self.check_group_sizes(policy, dict.fromkeys(names, self.group.own))
+            peers = self.group_of(policy).peers
+            unknown = sorted(set(peers) - set(allowed)) if isinstance(peers, dict) else []
+            if unknown and known:
+                raise ValueError(f"group.peers names {unknown}; expected any of {allowed}")
+            self.check_group_sizes(policy, sizes)
+        return self
+
+    @model_validator(mode="after")
+    def _best(self) -> "RunConfig":
+        best = self.checkpoint.best
+        known = ["reward", *(f"pass@{k}" for k in sorted({1, *self.evaluation.ks}))]
+        if best is not None and (best not in known or not self.evaluation.every):
+            raise ValueError(
+                f"checkpoint.best={best!r} with evaluation.every={self.evaluation.every}; expected "
+                f"one of {known}, and evaluations every so many rounds to choose by"
+            )
         return self
 
     def check_group_sizes(self, policy: PolicyConfig, sizes: Mapping[str, int], /) -> None:
@@ -211,6 +205,10 @@ class RunConfig(Section):
         """The run's folder."""
         return Path(self.output) / self.name
 
+    def policy(self, name: str, /) -> PolicyConfig:
+        """The policy of that name."""
+        return next(policy for policy in self.policies if policy.name == name)
+
     def probe_of(self, policy: PolicyConfig, /) -> Probe:
         """The sharing rule of one policy."""
         return policy.probe or self.probe
@@ -224,9 +222,17 @@ class RunConfig(Section):
         """Policies of a stored run that stand in as peers, as far as they are named."""
         return self.exchange.replay_policies or ()
 
+    def sampling_of(self, policy: PolicyConfig, /) -> SamplingConfig:
+        """How one policy samples."""
+        return policy.sampling or self.sampling
+
+    def group_of(self, policy: PolicyConfig, /) -> GroupConfig:
+        """Group sizes of one policy."""
+        return policy.group or self.group
+
     def peers_of(self, receiver: str, /) -> dict[str, int]:
         """Rollouts that `receiver` sees of each other policy a prompt, replayed ones included."""
-        peers = self.group.peers
+        peers = self.group_of(self.policy(receiver)).peers
         others = [policy.name for policy in self.policies if policy.name != receiver]
         return {
             name: peers.get(name, 0) if isinstance(peers, dict) else peers
@@ -237,3 +243,14 @@ class RunConfig(Section):
         """Kinds of records that a policy publishes: what the others need, and what is kept."""
         needs = [self.probe_of(one).needs for one in self.policies if one.name != source]
         return frozenset(self.exchange.keep).union(*needs)
+
+
+def _inherited(policy: Any, run: Mapping[str, Any], /) -> Any:
+    if not isinstance(policy, Mapping):
+        return policy
+    own = {
+        name: {**run[name], **policy[name]}
+        for name in ("group", "sampling", "objective")
+        if isinstance(policy.get(name), Mapping) and isinstance(run.get(name), Mapping)
+    }
+    return {**policy, **own}

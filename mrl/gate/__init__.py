@@ -12,7 +12,7 @@ from rich.table import Table
 
 from mrl.config import RunConfig
 from mrl.gate.certificate import Certificate, Rung
-from mrl.gate.dynamics import dynamics_rung, treatments_of
+from mrl.gate.dynamics import LABELS, dynamics_rung
 from mrl.gate.estimators import estimators_rung
 from mrl.gate.lengths import lengths_rung
 from mrl.gate.tokenised.rung import gate_texts, tokenised_rung
@@ -47,7 +47,7 @@ def run_gate(run: RunConfig, /, *, console: Console | None = None) -> Certificat
     console = console or Console(quiet=True)
     columns = (TextColumn("{task.description}"), BarColumn())
     with Progress(*columns, console=console, transient=True) as progress:
-        total = 2 * len(run.policies) + 1 + len(treatments_of(run))
+        total = 2 * len(run.policies) + 1 + len(LABELS)
         line = progress.add_task("", total=total)
 
         def enter(rung: str) -> Callable[[], None]:

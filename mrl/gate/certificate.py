@@ -7,6 +7,7 @@ import hashlib
 import json
 import math
 import os
+import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import Any, Literal
 from bandit.probes import probe_to_config
 from mrl.config import RunConfig
 from mrl.errors import InputError, RunError
-from mrl.runs import versions
+from mrl.resume import versions
 
 CREATED_BY = "mrl validate"
 OBJECTIVE = ("aggregation", "clip_low", "clip_high", "updates", "mask_truncated")
@@ -159,6 +160,9 @@ def speaks_for(run: RunConfig, /) -> dict[str, Any]:
                 "max_grad_norm": one.optimizer.max_grad_norm,
             },
         }
+        if run.group_of(one) != run.group:
+            group = run.group_of(one)
+            policies[one.name]["group"] = {"own": group.own, "redraws": group.redraws}
     return plain(
         {
             "policies": policies,
@@ -266,8 +270,7 @@ def write_text(path: Path, text: str, /) -> None:
     RunError
         If it cannot be written.
     """
-    if path.is_dir():
-        raise InputError(f"{path} is a folder; expected the name of a file to write")
+    check_target(path)
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -275,6 +278,24 @@ def write_text(path: Path, text: str, /) -> None:
         partial.replace(path)
     except OSError as error:
         raise RunError(f"cannot write {path}: {error.strerror}") from None
+
+
+def check_target(path: Path, /) -> None:
+    """Refuse a file that could not be written, before the work and not after it.
+
+    Raises
+    ------
+    InputError
+        If it is a folder, or is in one that cannot be written to.
+    """
+    if path.is_dir():
+        raise InputError(f"{path} is a folder; expected the name of a file to write")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path.parent):
+            pass
+    except OSError as error:
+        raise InputError(f"cannot write {path}: {error.strerror}; give another -o") from None
 
 
 def plain(value: Any, /) -> Any:

@@ -16,14 +16,16 @@ import pandas as pd
 from bandit import World, dynamics
 from bandit.optimizers import OptimizerKind
 from bandit.probes import GRPO, Probe
-from mrl.config import OptimizerConfig, RunConfig
+from mrl.config import GroupConfig, PolicyConfig, RunConfig
 from mrl.evaluate import bootstrap_interval
 from mrl.gate.certificate import Check, Rung
 from mrl.seeds import derive
 
+Setting = tuple[str, float | None, str]
 KINDS: Mapping[str, OptimizerKind] = {"adamw": "adam", "sgd": "sgd"}
 PROBE, BASE = "the run's probe", "GRPO"
 MORE_OWN, REDRAWN = "GRPO, G+M own", "GRPO, dynamic sampling"
+LABELS = (PROBE, BASE, MORE_OWN, REDRAWN)
 
 
 @dataclass(frozen=True)
@@ -35,13 +37,14 @@ class Treatment:
     redraws: int
 
 
-def treatments_of(run: RunConfig, /) -> dict[str, Treatment]:
+def treatments_of(run: RunConfig, group: GroupConfig, /) -> dict[str, Treatment]:
     """The run's rules, GRPO with the same groups, and the controls.
 
-    The controls spend what sharing spends: G + M own rollouts, with M of the policy that sees
-    most, or as many redraws of dead groups as M pays for.
+    `group` has the group size and redraws of all policies. The controls spend what sharing spends:
+    G + M own rollouts, with M of the policy that sees most, or as many redraws of dead groups as M
+    pays for.
     """
-    own, redraws = run.group.own, run.group.redraws
+    own, redraws = group.own, group.redraws
     probes = tuple(run.probe_of(policy) for policy in run.policies)
     alone = tuple(GRPO(scale=p.scale, ddof=p.ddof, eps=p.eps) for p in probes)
     shared = max(sum(run.peers_of(policy.name).values()) for policy in run.policies)
@@ -74,8 +77,8 @@ def dynamics_rung(
         over GRPO on its rescue set, averaged over the steps of toy training and paired by seed.
     """
     frames = {}
-    for label, treatment in treatments_of(run).items():
-        frames[label] = _train(run, world, treatment)
+    for label in LABELS:
+        frames[label] = _train(run, world, label)
         advance()
     checks: list[Check] = []
     figures: dict[str, Any] = {}
@@ -107,19 +110,20 @@ def dynamics_rung(
     return Rung(tuple(checks), figures, (*notes, *_blind_spots(run)))
 
 
-def _train(run: RunConfig, world: World, treatment: Treatment, /) -> pd.DataFrame:
-    """Toy runs of one treatment, each policy read from runs with its own optimizer and clip.
+def _train(run: RunConfig, world: World, label: str, /) -> pd.DataFrame:
+    """Toy runs of one treatment, each policy read from runs with its own settings.
 
-    `bandit.dynamics` has one optimizer for all policies; where the run has several, all policies
-    are trained with each of them in turn.
+    `bandit.dynamics` has one optimizer and one group size for all policies; where the run has
+    several, all policies are trained with each of them in turn.
     """
     index = {policy.name: i for i, policy in enumerate(run.policies)}
-    peers = run.group.peers
-    frames: dict[tuple[str, float | None], pd.DataFrame] = {}
+    frames: dict[Setting, pd.DataFrame] = {}
     parts = []
     for i, policy in enumerate(run.policies):
-        key = _setting(policy.optimizer)
+        key = _setting(run, policy)
         if key not in frames:
+            group = run.group_of(policy)
+            treatment, peers = treatments_of(run, group)[label], group.peers
             frames[key] = dynamics.run(
                 world,
                 treatment.probes,
@@ -137,8 +141,10 @@ def _train(run: RunConfig, world: World, treatment: Treatment, /) -> pd.DataFram
     return pd.concat(parts)
 
 
-def _setting(optimizer: OptimizerConfig, /) -> tuple[str, float | None]:
-    return optimizer.kind, optimizer.max_grad_norm
+def _setting(run: RunConfig, policy: PolicyConfig, /) -> Setting:
+    """What a policy's toy runs depend on besides the run's rules."""
+    optimizer = policy.optimizer
+    return optimizer.kind, optimizer.max_grad_norm, run.group_of(policy).model_dump_json()
 
 
 def _gains(
@@ -193,8 +199,11 @@ def _sentence(
 def _blind_spots(run: RunConfig, /) -> list[str]:
     """What toy training does not reproduce of the run."""
     notes = []
-    if len({_setting(policy.optimizer) for policy in run.policies}) > 1:
-        notes.append("the policies' optimizers differ: each was judged in runs where all have its")
+    if len({_setting(run, policy) for policy in run.policies}) > 1:
+        notes.append(
+            "the policies' optimizers or group sizes differ: each was judged in runs where all "
+            "have its"
+        )
     if any(one.optimizer.kind == "adamw" for one in run.policies):
         notes.append(
             "toy training uses Adam with betas 0.9 and 0.999 and no weight decay, whatever the "

@@ -48,12 +48,12 @@ def estimators_rung(run: RunConfig, world: World, policy: PolicyConfig, /) -> Ru
     InputError
         If the group sizes are too large for the closed forms.
     """
-    probe = run.probe_of(policy)
+    probe, group = run.probe_of(policy), run.group_of(policy)
     sizes: dict[str, Any] = {
         "receiver": run.policies.index(policy),
-        "own": run.group.own,
+        "own": group.own,
         "peers": peers_by_index(run, policy.name),
-        "redraws": run.group.redraws,
+        "redraws": group.redraws,
     }
     grpo = GRPO(scale=probe.scale, ddof=probe.ddof, eps=probe.eps)
     try:
@@ -61,7 +61,7 @@ def estimators_rung(run: RunConfig, world: World, policy: PolicyConfig, /) -> Ru
         reference = exact.moments(world, grpo, **sizes)
     except ValueError as error:
         raise InputError(
-            f"the gate cannot take policy {policy.name!r} with group.own={run.group.own} and peers "
+            f"the gate cannot take policy {policy.name!r} with group.own={group.own} and peers "
             f"{run.peers_of(policy.name)}: {error}"
         ) from None
     seed = derive(run.seed, "gate", "estimators")
@@ -129,7 +129,7 @@ def _blind_spots(run: RunConfig, probe: Probe, /) -> list[str]:
             f"a response is one arm here, so the ratio {rule.kind!r} coincides with 'sequence': "
             "rung 'tokenised' tells the difference"
         )
-    if run.group.redraws and probe.needs:
+    if probe.needs and any(run.group_of(one).redraws for one in run.policies):
         notes.append(
             "peers show their first draws here and their redrawn groups in training: with "
             "group.redraws this rung does not describe what peers send"

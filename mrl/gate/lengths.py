@@ -50,14 +50,14 @@ def lengths_rung(run: RunConfig, policy: PolicyConfig, /) -> Rung:
     p, q = float(success[receiver, weakest]), float(success[list(peers), weakest].max())
     if p == 0 or q == 0:
         return Rung((), {}, ())
-    longest = min(run.sampling.max_tokens, max(LENGTHS))
+    longest = min(run.sampling_of(policy).max_tokens, max(LENGTHS))
     sizes = sorted({length for length in LENGTHS if length <= longest} | {longest})
     try:
         frame = plane_by_length(
             sizes,
             {policy.name: probe},
             world=lambda length: long_answer(length, p=p, q=q),
-            own=run.group.own,
+            own=run.group_of(policy).own,
             peers=sum(peers.values()),
         )
     except ValueError as error:

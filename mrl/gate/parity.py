@@ -113,10 +113,10 @@ class Toy:
 
     def policy(self, config: PolicyConfig, /) -> Policy:
         """The policy that plays as its row of the world, with the run's sharing rule."""
-        temperature = self.run.sampling.temperature
+        sampling = self.run.sampling_of(config)
         logits = np.full((self.columns.stop, self.columns.stop), NEVER)
         index = self.run.policies.index(config)
-        table = temperature * log_probabilities(self.world.probs[index])
+        table = sampling.temperature * log_probabilities(self.world.probs[index])
         logits[self.rows, self.columns] = np.maximum(table, NEVER)
         objective = self.run.objective_of(config)
         policy = Policy(
@@ -124,7 +124,7 @@ class Toy:
             model=TableModel(logits),
             tokenizer=character_tokenizer(self.alphabet),
             probe=self.run.probe_of(config),
-            sampling=self.run.sampling.model_copy(update={"max_tokens": 1, "top_p": 1.0}),
+            sampling=sampling.model_copy(update={"max_tokens": 1, "top_p": 1.0}),
             objective=objective.model_copy(update=NEUTRAL),
             optimizer=OptimizerConfig(kind="sgd", max_grad_norm=None),
             template="plain",
@@ -138,7 +138,7 @@ class Toy:
             policy,
             self.task,
             self.items,
-            self.run.group,
+            self.run.group_of(self.run.policy(policy.name)),
             seed=derive(self.run.seed, "rollout", 0, policy.name),
             phases=Phases(),
         )
@@ -228,7 +228,7 @@ def bandit_gradient(toy: Toy, policy: Policy, arms: dict[str, Arms], /) -> Array
     by_prompt = execute(probs, own, peers, credit, weights)
     gradient = np.zeros((toy.columns.stop, toy.columns.stop))
     # The policy's logits are the table divided by the temperature.
-    share = by_prompt / (len(toy.items) * run.sampling.temperature)
+    share = by_prompt / (len(toy.items) * policy.sampling.temperature)
     np.add.at(gradient[:, toy.columns], toy.contexts + toy.rows.start, share)
     return gradient
 

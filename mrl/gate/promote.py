@@ -7,7 +7,7 @@ from rich.console import Console
 from mrl.config import RunConfig, dump
 from mrl.errors import InputError, RunError
 from mrl.gate import run_gate
-from mrl.gate.certificate import Certificate, write_text
+from mrl.gate.certificate import Certificate, check_target, write_text
 
 
 def promote(run: RunConfig, output: Path, /, *, console: Console | None = None) -> Certificate:
@@ -41,6 +41,7 @@ def promote(run: RunConfig, output: Path, /, *, console: Console | None = None) 
         raise InputError(
             f"{output} exists and is not overwritten; give another name with -o, or remove it"
         )
+    check_target(output)
     certificate = run_gate(run, console=console)
     if not certificate.passed:
         failed = [name for name, rung in certificate.rungs.items() if not rung.passed]

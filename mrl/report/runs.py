@@ -14,7 +14,7 @@ from mrl.report import rows
 from mrl.report.rows import Row
 from mrl.report.text import visible
 
-STATUSES = ("running", "finished", "failed")
+STATUSES = ("running", "finished", "stopped", "failed")
 PASS = re.compile(r"pass@(\d+)")
 
 # What identifies a row of each event; a second row with the same identity is damage.
@@ -77,7 +77,7 @@ class Run:
         The folder.
     config : RunConfig
         The resolved configuration.
-    status : {"running", "finished", "failed"}
+    status : {"running", "finished", "stopped", "failed"}
         As last written by the trainer.
     rounds_done : int
         Rounds completed.

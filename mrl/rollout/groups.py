@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mrl.config import GroupConfig
+from mrl.distributed import once
 from mrl.rollout import Rollout
 from mrl.seeds import derive
 from mrl.tasks import Item, Task
@@ -60,13 +61,13 @@ def verify_all(
     reasons : ndarray of str, shape (B, G)
         Why there is none, as in `mrl.tasks.Verdict`; empty where there is one.
     """
-    verdicts = task.verdicts(
-        [
-            (item, rollout.text, rollout.finished)
-            for item, group in zip(items, rollouts, strict=True)
-            for rollout in group
-        ]
-    )
+    responses = [
+        (item, rollout.text, rollout.finished)
+        for item, group in zip(items, rollouts, strict=True)
+        for rollout in group
+    ]
+    # Processes whose verdicts differ, by a time limit say, would part.
+    verdicts = once(lambda: task.verdicts(responses))
     shape = len(items), -1
     rewards = np.array([one.reward for one in verdicts], np.float64).reshape(shape)
     return rewards, np.array([one.reason for one in verdicts], np.object_).reshape(shape)

@@ -108,14 +108,14 @@ def receiver_plane(run: RunConfig, world: World, policy: PolicyConfig, /) -> pd.
             world,
             probes_of(run, policy),
             receiver=run.policies.index(policy),
-            own=run.group.own,
+            own=run.group_of(policy).own,
             peers=peers_by_index(run, policy.name),
             controls=True,
         )
     except ValueError as error:
         raise InputError(
-            f"policy {policy.name!r} cannot be placed on the plane with group.own={run.group.own} "
-            f"and peers {run.peers_of(policy.name)}: {error}"
+            f"policy {policy.name!r} cannot be placed on the plane with group.own="
+            f"{run.group_of(policy).own} and peers {run.peers_of(policy.name)}: {error}"
         ) from None
 
 
@@ -148,7 +148,7 @@ def _write(run: RunConfig, planes: pd.DataFrame, every: pd.DataFrame, output: Pa
 
 def _title(run: RunConfig, name: str, /) -> str:
     seen = sum(run.peers_of(name).values())
-    return f"receiver {name}, G = {run.group.own}, M = {seen}"
+    return f"receiver {name}, G = {run.group_of(run.policy(name)).own}, M = {seen}"
 
 
 def _show(run: RunConfig, every: pd.DataFrame, output: Path, console: Console, /) -> None:

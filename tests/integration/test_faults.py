@@ -4,6 +4,10 @@ import json
 import os
 import resource
 import shutil
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -384,6 +388,139 @@ def test_full_disk_at_the_start_leaves_no_half_run(mrl, config, folder):
     assert code == 2
     assert "cannot write" in message
     assert mrl("train", path, "rounds=1")[0] == 0
+
+
+ROOT = Path(__file__).parents[2]
+
+
+def started(*arguments: str) -> subprocess.Popen[str]:
+    """The command line in a process of its own."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "mrl", *arguments],
+        cwd=ROOT,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def wait_for(path: Path, process: subprocess.Popen[str]) -> None:
+    deadline = time.monotonic() + 120
+    while not path.exists():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_stops_the_run_with_all_it_wrote(mrl, config, folder, sent):
+    path = config(1)
+    process = started("train", path, "rounds=5000")
+    try:
+        wait_for(folder / "checkpoints" / "round-000002", process)
+        # One process has the folder; another neither starts in it nor resumes it.
+        code, message = mrl("train", path, "rounds=5000", "--resume")
+        assert code == 2
+        assert "in use by another process" in message
+        process.send_signal(sent)
+        out, err = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == 130
+    assert "Traceback" not in err
+    assert "continue a run with --resume" in err
+    assert status(folder)["status"] == "stopped"
+    lines = (folder / "metrics.jsonl").read_bytes().split(b"\n")
+    assert lines[-1] == b""
+    done = max(json.loads(line)["round"] for line in lines[:-1]) + 2
+    assert mrl("train", path, f"rounds={done}", "--resume")[0] == 0
+    assert status(folder)["status"] == "finished"
+
+
+def test_the_lock_of_a_dead_process_is_no_hindrance(mrl, config, folder):
+    path = config()
+    assert mrl("train", path, "rounds=1")[0] == 0
+    (folder / ".lock").write_text("12345")
+    assert mrl("train", path, "--resume")[0] == 0
+
+
+def test_an_unexpected_error_keeps_its_traceback_and_says_how_to_go_on(config, folder, monkeypatch):
+    from mrl import update
+    from mrl.config import load
+    from mrl.reload import load_policies
+    from mrl.train import train
+
+    calls = []
+
+    def broken(*arguments: Any) -> Any:
+        calls.append(arguments)
+        if len(calls) > 3:  # two policies: in the second round
+            raise ZeroDivisionError("a bug")
+        return accumulate(*arguments)
+
+    accumulate = update.accumulate
+    monkeypatch.setattr(update, "accumulate", broken)
+    with pytest.raises(ZeroDivisionError) as raised:
+        train(load(config(2)))
+    assert raised.value.__notes__ == [f"{folder} is whole up to round 1; continue it with --resume"]
+    assert status(folder)["status"] == "failed"
+    assert status(folder)["error"] == "ZeroDivisionError: a bug"
+    assert load_policies(folder)[2] == 1
+
+
+def test_want_of_memory_ends_the_run_and_names_the_setting(mrl, config, folder, monkeypatch):
+    from mrl import policy
+    from mrl.reload import load_policies
+
+    path = config()
+    assert mrl("train", path, "rounds=1")[0] == 0
+
+    def greedy(*_: Any, **__: Any) -> Any:
+        raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried 1 TB")
+
+    monkeypatch.setattr(policy, "sample", greedy)
+    code, message = mrl("train", path, "rounds=2", "--resume")
+    assert code == 1
+    assert "'a' samples" in message
+    assert "lower sampling.batch" in message
+    assert "--resume" in message
+    assert load_policies(folder)[2] == 1
+
+
+def test_nothing_is_shown_before_wrong_input_is_named(config, capsys, one_thread):
+    with pytest.raises(SystemExit):
+        main(["train", config(), "prompts=100"])
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize("command", ["validate", "promote"])
+def test_where_the_gate_cannot_write_is_said_before_it_runs(
+    mrl, config, tmp_path, monkeypatch, command
+):
+    def gate(*_: Any, **__: Any) -> Any:
+        raise AssertionError("the gate ran")
+
+    monkeypatch.setattr("mrl.gate.run_gate", gate)
+    monkeypatch.setattr("mrl.gate.promote.run_gate", gate)
+    path = config()
+    code, message = mrl(command, path, "-o", f"{path}/below-a-file.json")
+    assert code == 2
+    assert "cannot write" in message
+    code, message = mrl(command, path, "-o", str(tmp_path))
+    assert code == 2
+    assert str(tmp_path) in message
+
+
+def test_loading_weights_shows_no_bar_of_its_own(mrl, config, folder, capsys):
+    path = config()
+    assert mrl("train", path, "rounds=1")[0] == 0
+    home = folder / "checkpoints" / "round-000001" / "a"
+    model = f"policies.0.model={{kind: pretrained, path: {home}}}"
+    code, message = mrl("train", path, model, "policies.0.tokenizer=null", "name=second")
+    assert code == 0
+    assert message == ""
 
 
 def test_evaluate_needs_a_checkpoint(mrl, tmp_path):

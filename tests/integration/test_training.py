@@ -119,6 +119,126 @@ def test_four_rounds_are_two_and_two_more(configure, tmp_path: Path, store: str,
     assert_same_run(unbroken, broken, 4)
 
 
+def differing(policies: list[dict[str, Any]], feature: str) -> list[dict[str, Any]]:
+    """Two policies, one or both with settings of their own."""
+    first, second = (dict(policy) for policy in policies)
+    if feature == "adapters":
+        first |= {"lora": {"rank": 2, "dropout": 0.3}, "activation_checkpointing": True}
+    elif feature == "schedules":
+        first["optimizer"] = {"lr": 0.02, "schedule": "cosine", "decay_rounds": 5}
+        second["optimizer"] = {
+            "lr": 0.02,
+            "schedule": "linear",
+            "warmup_rounds": 1,
+            "decay_rounds": 4,
+        }
+    else:
+        first |= {"group": {"own": 4, "redraws": 1}, "sampling": {"temperature": 0.7, "batch": 8}}
+        second |= {"group": {"peers": {"a": 3}}, "objective": {"updates": 2}}
+    return [first, second]
+
+
+@pytest.mark.parametrize("feature", ["adapters", "schedules", "groups"])
+def test_four_rounds_are_two_and_two_more_whatever_the_policies_have(settings, configure, feature):
+    policies = differing(settings(2)["policies"], feature)
+
+    def run(name: str, rounds: int, **more: Any) -> Path:
+        config = configure(2, name=name, rounds=rounds, policies=policies, probe=PROBES["prp"])
+        return train(config, **more)
+
+    unbroken = run("unbroken", 4)
+    run("broken", 2)
+    broken = run("broken", 4, resume=True)
+    assert_same_run(unbroken, broken, 4)
+
+
+def test_own_group_sizes_are_those_that_are_drawn_and_seen(settings, configure):
+    policies = differing(settings(2)["policies"], "groups")
+    found = {
+        row["policy"]: row
+        for row in rows(train(configure(2, policies=policies, probe=PROBES["prp"], rounds=1)))
+    }
+    assert found["a"]["generated"] >= 4 * 4
+    assert found["b"]["generated"] == 4 * 6
+    # 4 prompts: a sees all 6 rollouts of b, b the 3 of 4 that it asks for.
+    assert found["a"]["records_in"] == {"rollout": 24}
+    assert found["b"]["records_in"] == {"rollout": 12}
+
+
+def test_checkpoints_of_adapters_hold_these_alone_and_load_through_peft(settings, configure):
+    import torch
+    from peft import PeftModel
+
+    from mrl.models import load_model
+    from mrl.reload import load_policies
+    from mrl.seeds import derive
+
+    policies = differing(settings(2)["policies"], "adapters")
+    config = configure(2, policies=policies, rounds=1)
+    folder = train(config)
+    names = {name for name in weights(folder, 1) if name.startswith("a/")}
+    assert names
+    assert all("lora_" in name for name in names)
+
+    (policy, _), section = load_policies(folder)[1], config.policy("a")
+    base = load_model(
+        section.model_copy(update={"lora": None, "activation_checkpointing": False}),
+        policy.tokenizer,
+        seed=derive(config.seed, "init", "a"),
+    )
+    loaded = PeftModel.from_pretrained(base, folder / "checkpoints" / "round-000001" / "a").eval()
+    ids = torch.tensor([[3, 4, 5]])
+    with torch.inference_mode():
+        assert loaded(ids).logits.equal(policy.model.eval()(ids).logits)
+        with policy.without_adapters():
+            assert not loaded(ids).logits.equal(policy.model(ids).logits)
+
+
+def test_the_best_checkpoint_stays_beside_the_newest(configure):
+    from mrl.checkpoint import best_of
+    from mrl.reload import load_policies
+
+    config = configure(
+        2,
+        rounds=6,
+        checkpoint={"every": 3, "keep": 1, "best": "reward"},
+        evaluation={"items": 3, "samples": 4, "ks": [1], "every": 1},
+    )
+    folder = train(config)
+    scores: dict[int, float] = {}
+    for row in rows(folder, event="evaluation"):
+        if row["round"] > 0:  # before the first round there is nothing to keep
+            scores[row["round"]] = scores.get(row["round"], 0.0) + row["reward"] / 2
+    best = max(scores, key=lambda done: (round(scores[done], 9), -done))
+    kept = {path.name for path in (folder / "checkpoints").iterdir()}
+    assert kept == {f"round-{best:06d}", "round-000006"}
+    path, score = best_of(folder / "checkpoints")
+    assert (path.name, score) == (f"round-{best:06d}", pytest.approx(scores[best]))
+    assert load_policies(folder, best=True)[2] == best
+    assert load_policies(folder)[2] == 6
+
+
+def test_a_schedule_that_ends_with_the_run_forbids_a_longer_run(settings, configure):
+    from mrl.errors import InputError
+
+    policies = settings(1)["policies"]
+    policies[0]["optimizer"] = {"schedule": "cosine"}
+    train(configure(1, policies=policies, rounds=1))
+    with pytest.raises(InputError, match="decay_rounds"):
+        train(configure(1, policies=policies, rounds=2), resume=True)
+
+
+def test_other_versions_at_resume_are_noted(configure):
+    folder = train(configure(1, rounds=1))
+    status = json.loads((folder / "run.json").read_text())
+    status["versions"]["torch"] = "1.0"
+    (folder / "run.json").write_text(json.dumps(status))
+    train(configure(1, rounds=2), resume=True)
+    (note,) = json.loads((folder / "run.json").read_text())["notes"]
+    assert "resumed after 1 rounds" in note
+    assert "torch 1.0 -> " in note
+
+
 def test_resuming_a_finished_run_changes_nothing(configure):
     config = configure(2, probe=PROBES["sgt"])
     folder = train(config)

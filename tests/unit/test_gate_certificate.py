@@ -63,6 +63,7 @@ def test_one_policy_that_shares_makes_a_certificate_necessary() -> None:
         ("group.own=16", "group.own: 8 -> 16"),
         ("group.peers=4", "group.peers.a.b: 8 -> 4"),
         ("group.redraws=1", "group.redraws: 0 -> 1"),
+        ("policies.0.group.own=16", "policies.a.group.own: absent -> 16"),
         ("objective.aggregation=sum", "policies.a.objective.aggregation: token -> sum"),
         ("objective.clip_high=0.3", "policies.a.objective.clip_high: 0.28 -> 0.3"),
         ("objective.updates=2", "policies.a.objective.updates: 1 -> 2"),

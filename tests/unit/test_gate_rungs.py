@@ -315,7 +315,7 @@ class TestDynamics:
 
     def test_controls_spend_what_sharing_spends(self) -> None:
         run = run_of({"kind": "sgt", "ddof": 0}, 3, group={"own": 8, "peers": {"d": 3, "b": 8}})
-        treatments = treatments_of(run)
+        treatments = treatments_of(run, run.group)
         assert treatments[MORE_OWN].own == 8 + 11
         assert treatments[REDRAWN].redraws == 2
         assert {p.ddof for t in treatments.values() for p in t.probes} == {0}

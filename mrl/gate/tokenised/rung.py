@@ -143,7 +143,7 @@ def gradient_z(
     """
     rule, arms = exact.ratio_rule(probe), world.to_world()
     residual: Residual = world.residual(receiver, rule or RatioRule("none"))
-    own = run.group.own
+    own = run.group_of(run.policies[receiver]).own
     moments = exact.moments(arms, probe, receiver=receiver, own=own, peers=peers, residual=residual)
     groups = run.gate.draws // DRAWS_PER_GROUP
     seed = derive(run.seed, "gate", "tokenised", run.policies[receiver].name)
