@@ -1,6 +1,7 @@
 """A policy: model, tokenizer, optimizer, and the sharing rule it learns by."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ from numpy.typing import NDArray
 from bandit.probes import Probe
 from mrl.batch import Batch, Row, batches_of, collate
 from mrl.config import (
+    EngineConfig,
+    HFEngineConfig,
     ObjectiveConfig,
     OptimizerConfig,
     PolicyConfig,
@@ -21,8 +24,8 @@ from mrl.config import (
 from mrl.errors import InputError, RunError
 from mrl.exchange.fields import Segment
 from mrl.loss import response_logprobs
-from mrl.rollout import Rollout
-from mrl.rollout.hf import Sampled, sample
+from mrl.rollout import Decoding, Rollout, Sampled, TokenIds
+from mrl.rollout.opening import open_engine
 from mrl.seeds import derive
 from mrl.tasks import Item
 from mrl.tokens import ContentEncoder, Unrepresentable
@@ -51,6 +54,8 @@ class Policy:
         How messages become a prompt.
     segments : mapping of str to str, or "auto"
         Structural tokens of its responses; see `mrl.tokens.segments.StructuralTokens.of`.
+    engine : EngineConfig
+        What samples its responses.
     """
 
     name: str
@@ -62,6 +67,7 @@ class Policy:
     optimizer: OptimizerConfig
     template: str = "auto"
     segments: Mapping[str, str] | str = "auto"
+    engine: EngineConfig = HFEngineConfig()
 
     def __post_init__(self) -> None:
         self.content = ContentEncoder.of(self.tokenizer)
@@ -84,6 +90,18 @@ class Policy:
             self.optim, lambda done: min(1.0, (done + 1) / (warmup + 1))
         )
         self._prompts: dict[str, tuple[int, ...]] = {}
+        self._engine = open_engine(self.engine, self.model, self._decoding(), self._score_pairs)
+
+    def _decoding(self) -> Decoding:
+        return Decoding(
+            max_tokens=self.sampling.max_tokens,
+            eos_id=self.eos_id,
+            pad_id=self.pad_id,
+            vocabulary=len(self.table),
+            temperature=self.sampling.temperature,
+            top_p=self.sampling.top_p,
+            batch=self.sampling.batch,
+        )
 
     @property
     def device(self) -> torch.device:
@@ -138,21 +156,23 @@ class Policy:
 
     def generate(self, items: Sequence[Item], n: int, seed: int, /) -> list[list[Rollout]]:
         """Sample `n` responses for each item; a function of weights, items and seed."""
-        groups = sample(
-            self.model,
-            [self.render(item) for item in items],
-            n=n,
-            max_tokens=self.sampling.max_tokens,
-            temperature=self.sampling.temperature,
-            eos_id=self.eos_id,
-            pad_id=self.pad_id,
-            generator=torch.Generator(self.device).manual_seed(seed),
-            batch=self.sampling.batch,
-            vocabulary=len(self.table),
-            top_p=self.sampling.top_p,
-        )
+        groups = self._engine.generate([self.render(item) for item in items], n, seed)
         self._check_samples(groups)
         return [[self._rollout(one) for one in group] for group in groups]
+
+    def sync(self) -> dict[str, float]:
+        """Give the engine the model's weights after they changed; figures of the check.
+
+        Raises
+        ------
+        RunError
+            If the engine did not take them over.
+        """
+        return self._engine.sync(self.model)
+
+    def close(self) -> None:
+        """Stop the engine; nothing can be generated afterwards."""
+        self._engine.close()
 
     def _rollout(self, one: Sampled, /) -> Rollout:
         text, segments = self.codec.spell(one.ids[: len(one.ids) - one.finished])
@@ -200,15 +220,23 @@ class Policy:
         return self.codec.canonical_batch(ids).tolist()
 
     @torch.inference_mode()
-    def score(self, rows: Sequence[Row], /) -> list[NDArray[np.float64]]:
-        """Log-probabilities of each row's response tokens at the sampling distribution."""
+    def score(self, rows: Sequence[Row], /, *, whole: bool = False) -> list[NDArray[np.float64]]:
+        """Log-probabilities of each row's response tokens at the sampling distribution.
+
+        With `whole`, at the same distribution without truncation.
+        """
         found: dict[int, NDArray[np.float64]] = {}
         for places in batches_of(rows, self.objective.batch_tokens):
             batch = collate(places, [1.0] * len(places), self.pad_id, self.device)
-            values_NR = self.logprobs(batch)[0].double().cpu().numpy()
+            values_NR = self.logprobs(batch)[whole].double().cpu().numpy()
             for row, n in zip(batch.rows, batch.place_M, strict=True):
                 found[id(row)] = values_NR[n, : len(row.response)]
         return [found[id(row)] for row in rows]
+
+    def _score_pairs(
+        self, pairs: Sequence[tuple[TokenIds, TokenIds]], /
+    ) -> list[NDArray[np.float64]]:
+        return self.score([Row(0, tuple(p), tuple(r), 1.0) for p, r in pairs], whole=True)
 
     def logprobs(self, batch: Batch, /) -> tuple[torch.Tensor, torch.Tensor]:
         """Log-probabilities at the distribution of `generate`, and the same not truncated."""
@@ -239,6 +267,7 @@ def build_policy(config: PolicyConfig, run: RunConfig, /, *, seed: int) -> Polic
         optimizer=config.optimizer,
         template=config.template,
         segments=config.segments,
+        engine=config.engine,
     )
 
 
@@ -257,6 +286,15 @@ def _device(name: str, /) -> torch.device:
 def build_policies(run: RunConfig, /) -> list[Policy]:
     """All policies of a run; random weights are a function of the run's seed and their names."""
     return [build_policy(one, run, seed=derive(run.seed, "init", one.name)) for one in run.policies]
+
+
+@contextmanager
+def engines(policies: Sequence[Policy], /) -> Iterator[None]:
+    """Stop the engines of `policies` when the body ends, however it ends."""
+    with ExitStack() as stack:
+        for policy in policies:
+            stack.callback(policy.close)
+        yield
 
 
 def save_weights(policy: Policy, folder: Path, /) -> None:

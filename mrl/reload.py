@@ -7,7 +7,7 @@ from mrl.checkpoint import latest, load
 from mrl.config import EvaluationConfig, RunConfig
 from mrl.errors import InputError
 from mrl.evaluate import Evaluation, evaluate
-from mrl.policy import Policy, build_policies
+from mrl.policy import Policy, build_policies, engines
 from mrl.seeds import derive
 from mrl.tasks import load_task
 
@@ -35,10 +35,11 @@ def evaluate_run(folder: Path, /, *, samples: int, items: int) -> Evaluation:
     """Evaluate the newest checkpoint of a run on the first held-out items of its task."""
     config, policies, rounds_done = load_policies(folder)
     settings = EvaluationConfig(samples=samples, items=items, ks=tuple(sorted({1, samples})))
-    return evaluate(
-        policies,
-        load_task(config.task, config.seed),
-        settings,
-        round=rounds_done,
-        seed=derive(config.seed, "evaluate", rounds_done),
-    )
+    with engines(policies):
+        return evaluate(
+            policies,
+            load_task(config.task, config.seed),
+            settings,
+            round=rounds_done,
+            seed=derive(config.seed, "evaluate", rounds_done),
+        )

@@ -23,7 +23,7 @@ from mrl.credit import assign
 from mrl.evaluate import evaluate
 from mrl.exchange import Exchange
 from mrl.exchange.opening import open_exchange, received
-from mrl.policy import Policy, build_policies
+from mrl.policy import Policy, build_policies, engines
 from mrl.publish import records_of, residual_of
 from mrl.rollout.groups import draw_groups
 from mrl.runs import RunFolder
@@ -66,7 +66,7 @@ def train(
     policies = build_policies(config)
     check_prompts(config, task, policies)
     opened = RunFolder.open(config, resume=resume, unvalidated=unvalidated)
-    with opened as run, open_exchange(config.exchange, run.path) as exchange:
+    with opened as run, open_exchange(config.exchange, run.path) as exchange, engines(policies):
         start = restore(run, policies, exchange)
         run.set_status("running", rounds_done=start, notes=list(task.notes))
         if start == 0:
@@ -133,7 +133,7 @@ def play(
                 rng=generator(config.seed, "credit", round, policy.name),
             )
         with clock("update"):
-            figures = update(policy, assignment)
+            figures = update(policy, assignment) | policy.sync()
         row = {"event": "round", "round": round, "policy": policy.name} | gaps[policy.name]
         rows.append(row | assignment.counts | figures | received(exchange, policy.name, round))
     exchange.drop_before(max(0, round - config.exchange.max_staleness))

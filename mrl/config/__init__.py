@@ -5,6 +5,7 @@ returns a frozen `RunConfig`; `load_study` and `load_any` do so for studies.
 """
 
 from mrl.config.base import ProbeField, Section
+from mrl.config.engine import EngineConfig, HFEngineConfig, VllmEngineConfig
 from mrl.config.gating import GateConfig
 from mrl.config.objective import ObjectiveConfig, OptimizerConfig
 from mrl.config.policies import (
@@ -52,11 +53,13 @@ __all__ = [
     "BPETokenizer",
     "CharacterTokenizer",
     "CheckpointConfig",
+    "EngineConfig",
     "EvaluationConfig",
     "ExampleWorld",
     "ExchangeConfig",
     "GateConfig",
     "GroupConfig",
+    "HFEngineConfig",
     "InitModel",
     "JsonlTask",
     "LearningConfig",
@@ -77,6 +80,7 @@ __all__ = [
     "TableWorld",
     "TaskConfig",
     "TokenizerConfig",
+    "VllmEngineConfig",
     "dump",
     "load",
     "load_any",

@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from mrl.config.base import ProbeField, Section
+from mrl.config.engine import EngineConfig, HFEngineConfig
 from mrl.config.objective import ObjectiveConfig, OptimizerConfig
 
 
@@ -82,6 +83,8 @@ class PolicyConfig(Section):
     """Structural tokens inside responses, the text of one token for each kind, for example
     ``{think_open: "<think>", think_close: "</think>"}``. ``auto``: those of the common think and
     tool marks that are among the tokenizer's added tokens; ``{}``: none."""
+    engine: EngineConfig = HFEngineConfig()
+    """What samples its responses."""
     optimizer: OptimizerConfig = OptimizerConfig()
     """Own optimizer and learning rate."""
     objective: ObjectiveConfig | None = None
