@@ -106,8 +106,7 @@ class EngineContract:
                 expected = forward(model, prompt, one.ids, **settings)
                 np.testing.assert_allclose(one.logprobs, expected, rtol=0, atol=self.tolerance)
 
-    @pytest.mark.parametrize("temperature", [0.7, 1.0, 1.4])
-    @pytest.mark.parametrize("top_p", [0.8, 1.0])
+    @pytest.mark.parametrize(("temperature", "top_p"), [(0.7, 1.0), (1.0, 0.8), (1.4, 0.8)])
     def test_logprobs_are_those_of_the_sampling_distribution(
         self, model, serve, temperature, top_p
     ):
@@ -116,7 +115,7 @@ class EngineContract:
         assert [len(group) for group in groups] == [8] * len(PROMPTS)
         self.assert_scored(model, PROMPTS, groups, temperature=temperature, top_p=top_p)
 
-    @pytest.mark.parametrize(("temperature", "top_p"), [(0.7, 1.0), (1.0, 1.0), (1.0, 0.8)])
+    @pytest.mark.parametrize(("temperature", "top_p"), [(0.7, 1.0), (1.0, 0.8)])
     def test_samples_follow_the_sampling_distribution(self, model, serve, temperature, top_p):
         engine = serve(model, max_tokens=1, temperature=temperature, top_p=top_p, batch=512)
         (group,) = engine.generate(PROMPTS[:1], 2000, 11)
@@ -156,9 +155,8 @@ class EngineContract:
         assert everything(engine.generate([LONG, *PROMPTS], 8, 5)) == first != other
         assert len(set(map(str, first))) > 8  # the n responses to a prompt are separate draws
 
-    @pytest.mark.parametrize("batch", [1, 5])
-    def test_a_small_batch_holds_every_prompt(self, model, serve, batch):
-        groups = serve(model, batch=batch).generate(PROMPTS, 4, 0)
+    def test_a_small_batch_holds_every_prompt(self, model, serve):
+        groups = serve(model, batch=1).generate(PROMPTS, 4, 0)
         assert [len(group) for group in groups] == [4] * len(PROMPTS)
         self.assert_scored(model, PROMPTS, groups)
 

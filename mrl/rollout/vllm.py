@@ -153,9 +153,9 @@ class VllmEngine:
         except Exception as error:
             self.close()
             raise RunError(
-                f"vLLM did not take over the weights ({type(error).__name__}: {error}) and can not "
-                "be used any more; continue from the last checkpoint with --resume, or with "
-                "engine.kind=hf"
+                f"vLLM did not take over the weights ({type(error).__name__}: {error}) and cannot "
+                "be used any more; use engine.kind=hf, or remove the cause and continue with "
+                "--resume"
             ) from error
         return self._check_weights()
 
@@ -216,8 +216,8 @@ class VllmEngine:
         except Exception as error:
             self.close()
             raise RunError(
-                f"vLLM failed while it generated ({type(error).__name__}: {error}); continue from "
-                "the last checkpoint with --resume, or with engine.kind=hf"
+                f"vLLM failed while it generated ({type(error).__name__}: {error}); use "
+                "engine.kind=hf, or remove the cause and continue with --resume"
             ) from error
         return [[self._sampled(one) for one in output.outputs] for output in outputs]
 
