@@ -7,6 +7,10 @@ class InputError(Exception):
     exit_code = 2
 
 
+class PackageMissing(InputError):
+    """A package that the input asks for is not installed."""
+
+
 class RunError(Exception):
     """A run could not go on; the command ends with exit code 1 and loses nothing stored."""
 

@@ -30,11 +30,11 @@ class BPETokenizer(Section):
 
 
 class PretrainedTokenizer(Section):
-    """A tokenizer from a folder or hub id."""
+    """A tokenizer from a folder, a published package or a hub id."""
 
     kind: Literal["pretrained"]
     path: str
-    """Local folder or hub id."""
+    """Local folder, a name of `mrl.published`, or hub id; the first that there is."""
 
 
 TokenizerConfig = Annotated[
@@ -43,11 +43,11 @@ TokenizerConfig = Annotated[
 
 
 class PretrainedModel(Section):
-    """Weights from a folder or hub id."""
+    """Weights from a folder, a published package or a hub id."""
 
     kind: Literal["pretrained"]
     path: str
-    """Local folder or hub id."""
+    """Local folder, a name of `mrl.published`, or hub id; the first that there is."""
     dtype: Literal["float64", "float32", "bfloat16"] = "float32"
     """Parameter type."""
 
