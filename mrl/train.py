@@ -6,7 +6,7 @@ Run it with ``mrl train CONFIG``. One round:
 2. every policy samples G responses a prompt, and its verifier scores them;
 3. it publishes the records that the others' sharing rules need;
 4. every policy collects what its own rule needs, turns it into credit and rows of tokens;
-5. it takes its gradient steps;
+5. it takes its gradient steps, and its engine takes over the new weights;
 6. metrics, evaluation and checkpoint on schedule.
 
 Departure from the paper: policies take their turns in one process, so all records of a round are
