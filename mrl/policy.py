@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -15,6 +15,8 @@ from bandit.probes import Probe
 from mrl.adapters import has_adapters, without_adapters
 from mrl.batch import Batch, Row, batches_of, collate
 from mrl.config import (
+    EngineConfig,
+    HFEngineConfig,
     ObjectiveConfig,
     OptimizerConfig,
     PolicyConfig,
@@ -27,8 +29,8 @@ from mrl.exchange.fields import Segment
 from mrl.loss import response_logprobs
 from mrl.memory import memory_for
 from mrl.optimizers import optimizer_of
-from mrl.rollout import Rollout
-from mrl.rollout.hf import Sampled, sample
+from mrl.rollout import Decoding, Rollout, Sampled, TokenIds
+from mrl.rollout.opening import open_engine
 from mrl.seeds import derive
 from mrl.tasks import Item
 from mrl.tokens import ContentEncoder, Unrepresentable
@@ -55,6 +57,8 @@ class Policy:
         How messages become a prompt.
     segments : mapping of str to str, or "auto"
         Structural tokens of its responses; see `mrl.tokens.segments.StructuralTokens.of`.
+    engine : EngineConfig
+        What samples its responses.
     rounds : int, optional
         Rounds of the run, where the learning rate falls to 0 at its end.
     autocast : torch.dtype, optional
@@ -74,6 +78,7 @@ class Policy:
     optimizer: OptimizerConfig
     template: str = "auto"
     segments: Mapping[str, str] | str = "auto"
+    engine: EngineConfig = HFEngineConfig()
     rounds: int | None = None
     autocast: torch.dtype | None = None
 
@@ -91,6 +96,18 @@ class Policy:
         if self.objective.kl and not has_adapters(self.model):
             self._reference = copy.deepcopy(self.model).eval().requires_grad_(False)
         self._prompts: dict[str, tuple[int, ...]] = {}
+        self._engine = open_engine(self.engine, self.model, self._decoding(), self._score_pairs)
+
+    def _decoding(self) -> Decoding:
+        return Decoding(
+            max_tokens=self.sampling.max_tokens,
+            eos_id=self.eos_id,
+            pad_id=self.pad_id,
+            vocabulary=len(self.table),
+            temperature=self.sampling.temperature,
+            top_p=self.sampling.top_p,
+            batch=self.sampling.batch,
+        )
 
     @property
     def device(self) -> torch.device:
@@ -157,19 +174,21 @@ class Policy:
 
     def _sample(self, items: Sequence[Item], n: int, seed: int, /) -> list[list[Sampled]]:
         with self.computing():
-            return sample(
-                self.model,
-                [self.render(item) for item in items],
-                n=n,
-                max_tokens=self.sampling.max_tokens,
-                temperature=self.sampling.temperature,
-                eos_id=self.eos_id,
-                pad_id=self.pad_id,
-                generator=torch.Generator(self.device).manual_seed(seed),
-                batch=self.sampling.batch,
-                vocabulary=len(self.table),
-                top_p=self.sampling.top_p,
-            )
+            return self._engine.generate([self.render(item) for item in items], n, seed)
+
+    def sync(self) -> dict[str, float]:
+        """Give the engine the model's weights after they changed; figures of the check.
+
+        Raises
+        ------
+        RunError
+            If the engine did not take them over.
+        """
+        return self._engine.sync(self.model)
+
+    def close(self) -> None:
+        """Stop the engine; nothing can be generated afterwards."""
+        self._engine.close()
 
     def _rollout(self, one: Sampled, /) -> Rollout:
         text, segments = self.codec.spell(one.ids[: len(one.ids) - one.finished])
@@ -223,20 +242,36 @@ class Policy:
         Without dropout, as responses are sampled.
         """
         batches = list(batches_of(rows, self.objective.batch_tokens))
+        with self._scoring():
+            scores = each(lambda _, places: self._score(places, 0), batches)
+        return _in_order_of(rows, batches, scores)
+
+    @torch.inference_mode()
+    def _score_pairs(
+        self, pairs: Sequence[tuple[TokenIds, TokenIds]], /
+    ) -> list[NDArray[np.float64]]:
+        """Scores without truncation, by this process alone: what its own engine is held to."""
+        rows = [Row(0, tuple(prompt), tuple(response), 1.0) for prompt, response in pairs]
+        batches = list(batches_of(rows, self.objective.batch_tokens))
+        with self._scoring():
+            return _in_order_of(rows, batches, [self._score(places, 1) for places in batches])
+
+    @contextmanager
+    def _scoring(self) -> Iterator[None]:
         was_training = self.model.training
         self.model.eval()
         try:
             with memory_for(f"while policy {self.name!r} scores", "lower objective.batch_tokens"):
-                scores = each(lambda _, places: self._score(places), batches)
+                yield
         finally:
             self.model.train(was_training)
-        order = [id(row) for places in batches for place in places for row in place]
-        found = dict(zip(order, (one for part in scores for one in part), strict=True))
-        return [found[id(row)] for row in rows]
 
-    def _score(self, places: Sequence[list[Row]], /) -> list[NDArray[np.float64]]:
+    def _score(
+        self, places: Sequence[list[Row]], which: Literal[0, 1], /
+    ) -> list[NDArray[np.float64]]:
+        """Scores of the rows of a batch, by one of the two distributions of `logprobs`."""
         batch = collate(places, [1.0] * len(places), self.pad_id, self.device)
-        values_NR = self.logprobs(batch)[0].double().cpu().numpy()
+        values_NR = self.logprobs(batch)[which].double().cpu().numpy()
         return [
             values_NR[n, : len(row.response)]
             for row, n in zip(batch.rows, batch.place_M, strict=True)
@@ -275,6 +310,18 @@ class Policy:
                 return response_logprobs(self.model, *settings)[1]
 
 
+def _in_order_of(
+    rows: Sequence[Row],
+    batches: Sequence[Sequence[list[Row]]],
+    scores: Sequence[Sequence[NDArray[np.float64]]],
+    /,
+) -> list[NDArray[np.float64]]:
+    """Scores of batches in the order of the rows that they hold."""
+    order = [id(row) for places in batches for place in places for row in place]
+    found = dict(zip(order, (one for part in scores for one in part), strict=True))
+    return [found[id(row)] for row in rows]
+
+
 def build_policy(config: PolicyConfig, run: RunConfig, /, *, seed: int) -> Policy:
     """Load or create a policy's model and tokenizer.
 
@@ -299,6 +346,7 @@ def build_policy(config: PolicyConfig, run: RunConfig, /, *, seed: int) -> Polic
         optimizer=config.optimizer,
         template=config.template,
         segments=config.segments,
+        engine=config.engine,
         rounds=run.rounds,
         autocast=torch.bfloat16 if low else None,
     )
@@ -307,6 +355,15 @@ def build_policy(config: PolicyConfig, run: RunConfig, /, *, seed: int) -> Polic
 def build_policies(run: RunConfig, /) -> list[Policy]:
     """All policies of a run; random weights are a function of the run's seed and their names."""
     return [build_policy(one, run, seed=derive(run.seed, "init", one.name)) for one in run.policies]
+
+
+@contextmanager
+def engines(policies: Sequence[Policy], /) -> Iterator[None]:
+    """Stop the engines of `policies` when the body ends, however it ends."""
+    with ExitStack() as stack:
+        for policy in policies:
+            stack.callback(policy.close)
+        yield
 
 
 def save_weights(policy: Policy, folder: Path, /) -> None:

@@ -7,7 +7,7 @@ from mrl.checkpoint import PREFIX, best_of, latest, load
 from mrl.config import EvaluationConfig, RunConfig
 from mrl.errors import InputError
 from mrl.evaluate import Evaluation, evaluate
-from mrl.policy import Policy, build_policies
+from mrl.policy import Policy, build_policies, engines
 from mrl.schedule import check_prompts
 from mrl.seeds import derive
 from mrl.tasks import load_task
@@ -68,7 +68,7 @@ def evaluate_run(folder: Path, /, *, samples: int, items: int, best: bool = Fals
     config, policies, rounds_done = load_policies(folder, best=best)
     settings = EvaluationConfig(samples=samples, items=items, ks=tuple(sorted({1, samples})))
     loaded = load_task(config.task, config.seed)
-    with check_prompts(config, loaded, policies) as task:
+    with check_prompts(config, loaded, policies) as task, engines(policies):
         return evaluate(
             policies,
             task,

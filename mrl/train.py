@@ -6,7 +6,7 @@ Run it with ``mrl train CONFIG``. One round:
 2. every policy samples G responses a prompt, and its verifier scores them;
 3. it publishes the records that the others' sharing rules need;
 4. every policy collects what its own rule needs, turns it into credit and rows of tokens;
-5. it takes its gradient steps;
+5. it takes its gradient steps, and its engine takes over the new weights;
 6. metrics, evaluation and checkpoint on schedule.
 
 Departure from the paper: policies take their turns in one process, so all records of a round are
@@ -22,7 +22,7 @@ from mrl.config import RunConfig
 from mrl.credit import assign
 from mrl.exchange import Exchange
 from mrl.exchange.opening import open_exchange, received
-from mrl.policy import Policy, build_policies
+from mrl.policy import Policy, build_policies, engines
 from mrl.publish import records_of, residual_of
 from mrl.replay import known_codecs, resolve
 from mrl.rollout.groups import draw_groups
@@ -67,7 +67,12 @@ def train(
     policies = build_policies(config)
     task = check_prompts(config, task, policies)
     opened = RunFolder.open(config, task.fingerprint, resume=resume, unvalidated=unvalidated)
-    with task, opened as run, open_exchange(config.exchange, run.path) as exchange:
+    with (
+        task,
+        engines(policies),
+        opened as run,
+        open_exchange(config.exchange, run.path) as exchange,
+    ):
         books = Bookkeeper(run, policies, task, exchange)
         for round in range(books.start, config.rounds):
             items = prompts_of(task.train, config.prompts, config.seed, round)
@@ -120,7 +125,7 @@ def play(
                 rng=generator(config.seed, "credit", round, policy.name),
             )
         with clock("update"):
-            figures = update(policy, assignment)
+            figures = update(policy, assignment) | policy.sync()
         row = {"event": "round", "round": round, "policy": policy.name} | gaps[policy.name]
         rows.append(row | assignment.counts | figures | received(exchange, policy.name, round))
     exchange.drop_before(max(0, round - config.exchange.max_staleness))

@@ -9,6 +9,8 @@ import pytest
 
 from bandit.probes import GRPO
 from mrl.config import (
+    EngineConfig,
+    HFEngineConfig,
     InitModel,
     ObjectiveConfig,
     OptimizerConfig,
@@ -75,6 +77,7 @@ def make_policy(one_thread: None, characters: Any) -> Callable[..., Any]:
         sampling: dict[str, Any] | None = None,
         objective: dict[str, Any] | None = None,
         optimizer: dict[str, Any] | None = None,
+        engine: EngineConfig | None = None,
         **params: Any,
     ) -> Policy:
         section = InitModel(kind="init", params=MODEL | params, dtype=dtype)
@@ -87,6 +90,7 @@ def make_policy(one_thread: None, characters: Any) -> Callable[..., Any]:
             sampling=SamplingConfig(**({"max_tokens": 4} | (sampling or {}))),
             objective=ObjectiveConfig(**(objective or {})),
             optimizer=OptimizerConfig(**({"lr": 0.01} | (optimizer or {}))),
+            engine=engine or HFEngineConfig(),
         )
 
     return make

@@ -5,6 +5,7 @@ returns a frozen `RunConfig`; `load_study` and `load_any` do so for studies.
 """
 
 from mrl.config.base import ProbeField, Section
+from mrl.config.engine import EngineConfig, HFEngineConfig, VllmEngineConfig
 from mrl.config.gating import GateConfig
 from mrl.config.inventory import (
     DemandConfig,
@@ -70,11 +71,13 @@ __all__ = [
     "CheckpointConfig",
     "DemandConfig",
     "DatasetTask",
+    "EngineConfig",
     "EvaluationConfig",
     "ExampleWorld",
     "ExchangeConfig",
     "GateConfig",
     "GroupConfig",
+    "HFEngineConfig",
     "InitModel",
     "InventoryConfig",
     "JsonlTask",
@@ -103,6 +106,7 @@ __all__ = [
     "TaskConfig",
     "TokenizerConfig",
     "VerificationConfig",
+    "VllmEngineConfig",
     "dump",
     "load",
     "load_any",

@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from mrl.config.base import ProbeField, Section
+from mrl.config.engine import EngineConfig, HFEngineConfig
 from mrl.config.objective import ObjectiveConfig, OptimizerConfig
 from mrl.config.rollouts import GroupConfig, SamplingConfig
 
@@ -32,11 +33,11 @@ class BPETokenizer(Section):
 
 
 class PretrainedTokenizer(Section):
-    """A tokenizer from a folder or hub id."""
+    """A tokenizer from a folder, a published package or a hub id."""
 
     kind: Literal["pretrained"]
     path: str
-    """Local folder or hub id."""
+    """Local folder, a name of `mrl.published`, or hub id; the first that there is."""
 
 
 TokenizerConfig = Annotated[
@@ -45,11 +46,11 @@ TokenizerConfig = Annotated[
 
 
 class PretrainedModel(Section):
-    """Weights from a folder or hub id."""
+    """Weights from a folder, a published package or a hub id."""
 
     kind: Literal["pretrained"]
     path: str
-    """Local folder or hub id."""
+    """Local folder, a name of `mrl.published`, or hub id; the first that there is."""
     dtype: Dtype = "float32"
     """Parameter type; float16 for the frozen weights under LoRA only."""
 
@@ -110,6 +111,8 @@ class PolicyConfig(Section):
     are float32, the latter elsewhere."""
     activation_checkpointing: bool = False
     """Compute activations again in the backward pass instead of keeping them."""
+    engine: EngineConfig = HFEngineConfig()
+    """What samples its responses."""
     optimizer: OptimizerConfig = OptimizerConfig()
     """Own optimizer and learning rate."""
     group: GroupConfig | None = None

@@ -5,6 +5,8 @@ Whatever is wrong is an `InputError` that names the key, what was got and what i
 
 import difflib
 from collections.abc import Iterable, Mapping
+from importlib import resources
+from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -97,20 +99,36 @@ def _got(value: Any) -> str:
 def read(path: str | Path, /) -> dict[str, Any]:
     """Read a YAML file into a mapping.
 
+    Parameters
+    ----------
+    path : path
+        A file, or the name of a configuration that comes with the package, without ``.yaml``; a
+        file of that name goes first.
+
     Raises
     ------
     InputError
         If the file cannot be read or is not a YAML mapping.
     """
+    shipped = {} if Path(path).is_file() else shipped_configs()
     try:
-        values = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+        values = yaml.safe_load(shipped.get(str(path), Path(path)).read_text(encoding="utf-8"))
     except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror}") from None
+        raise InputError(
+            f"cannot read {path}: {error.strerror}; expected a YAML file or one of "
+            f"{sorted(shipped)}"
+        ) from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise InputError(f"{path} is not valid YAML: {error}") from None
     if not isinstance(values, dict):
         raise InputError(f"{path} holds {type(values).__name__}; expected a mapping of settings")
     return values
+
+
+def shipped_configs() -> dict[str, Traversable]:
+    """Configurations that come with the package, by name."""
+    files = resources.files("mrl.configs").iterdir()
+    return {file.name.removesuffix(".yaml"): file for file in files if file.name.endswith(".yaml")}
 
 
 def override(values: Mapping[str, Any], assignments: Iterable[str], /) -> dict[str, Any]:

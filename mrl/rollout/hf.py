@@ -4,21 +4,54 @@ Shapes: B prompts, N = B * n rows, P prompt width, T response width, V vocabular
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+
+from mrl.rollout import Decoding, Sampled, TokenIds
 
 
-@dataclass(frozen=True, eq=False)
-class Sampled:
-    """Token ids of one response with their log-probabilities at the sampling distribution."""
+class HFEngine:
+    """Samples with the trainer's own model, so there are no weights to take over.
 
-    ids: tuple[int, ...]
-    logprobs: NDArray[np.float64]
-    finished: bool
+    Parameters
+    ----------
+    model : torch.nn.Module
+        See `sample`.
+    decoding : Decoding
+        Where to sample from.
+    """
+
+    def __init__(self, model: Any, decoding: Decoding, /) -> None:
+        self.model = model
+        self.decoding = decoding
+
+    def generate(self, prompts: Sequence[TokenIds], n: int, seed: int, /) -> list[list[Sampled]]:
+        """Sample `n` responses for each prompt."""
+        device = next(self.model.parameters()).device
+        decoding = self.decoding
+        return sample(
+            self.model,
+            prompts,
+            n=n,
+            max_tokens=decoding.max_tokens,
+            temperature=decoding.temperature,
+            eos_id=decoding.eos_id,
+            pad_id=decoding.pad_id,
+            generator=torch.Generator(device).manual_seed(seed),
+            batch=decoding.batch,
+            vocabulary=decoding.vocabulary,
+            top_p=decoding.top_p,
+        )
+
+    def sync(self, model: Any, /) -> dict[str, float]:
+        """Sample with `model` from now on."""
+        self.model = model
+        return {}
+
+    def close(self) -> None:
+        """Nothing to give back: the model is the trainer's."""
 
 
 def left_pad(

@@ -10,29 +10,37 @@ needed otherwise, and `mrl.tokens` does not import this module. Their licences d
 """
 
 import argparse
+import hashlib
 import importlib.metadata
 import importlib.util
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mrl.errors import InputError
-from mrl.tokens._conversion import as_it_is, from_ranks, llama3, qwen, smollm2, tekken
+from mrl.errors import InputError, PackageMissing
+from mrl.tokens import _gguf, _spelling, conversion
+from mrl.tokens.conversion import (
+    as_it_is,
+    from_ranks,
+    llama3,
+    qwen,
+    sentencepiece,
+    smollm2,
+    tekken,
+)
 
 __all__ = ["CACHE", "TOKENIZERS", "PackageMissing", "Published", "from_ranks", "load"]
 
 CACHE = Path(".cache/tokenizers")
-
-
-class PackageMissing(InputError):
-    """The package that carries a tokenizer is not installed."""
+# What a converted file is a function of, besides the package that it comes from.
+CONVERTERS = tuple(Path(str(module.__file__)) for module in (conversion, _gguf, _spelling))
 
 
 @dataclass(frozen=True)
 class Published:
-    """Where a tokenizer comes from.
+    """Where a tokenizer or a model comes from.
 
     Parameters
     ----------
@@ -41,7 +49,7 @@ class Published:
     file : str
         Path inside the installed packages.
     read : callable
-        Gives the tokenizer in that file.
+        Gives what is in that file.
     keep : bool
         Keep the result: reading takes seconds.
     """
@@ -77,6 +85,18 @@ class Published:
             f"{self.install}"
         )
 
+    def edition(self, converters: Iterable[Path], /) -> str:
+        """What a kept conversion is named by: the package's version, and who converted it.
+
+        Parameters
+        ----------
+        converters : iterable of path
+            Source files that do it. A change in one of them gives another name, so that nothing
+            is read which an earlier one has left.
+        """
+        digest = hashlib.sha256(b"".join(path.read_bytes() for path in converters)).hexdigest()
+        return f"{importlib.metadata.version(self.distribution)}-{digest[:8]}"
+
 
 def load(name: str, /, *, cache: str | os.PathLike[str] = CACHE) -> Any:
     """Give a published tokenizer, converted on first use.
@@ -105,8 +125,7 @@ def load(name: str, /, *, cache: str | os.PathLike[str] = CACHE) -> Any:
     from tokenizers import Tokenizer
 
     path = source.path
-    version = importlib.metadata.version(source.distribution)
-    kept = Path(cache) / f"{name}-{version}.json"
+    kept = Path(cache) / f"{name}-{source.edition(CONVERTERS)}.json"
     if not kept.is_file():
         kept.parent.mkdir(parents=True, exist_ok=True)
         # Two processes may convert at once: each writes its own file, and the last one stays.
@@ -114,19 +133,6 @@ def load(name: str, /, *, cache: str | os.PathLike[str] = CACHE) -> Any:
         partial.write_text(source.read(path).to_str(), encoding="utf-8")
         partial.replace(kept)
     return Tokenizer.from_file(str(kept))
-
-
-def _processor(path: Path, /) -> Any:
-    """Read a SentencePiece model."""
-    try:
-        from sentencepiece import SentencePieceProcessor
-    except ImportError as error:
-        raise PackageMissing(
-            f"{path.name} is a SentencePiece model; expected the library to be installed: "
-            "pip install sentencepiece"
-        ) from error
-
-    return SentencePieceProcessor(model_file=str(path))
 
 
 TOKENIZERS: Mapping[str, Published] = {
@@ -143,7 +149,7 @@ TOKENIZERS: Mapping[str, Published] = {
         "mistral-common",
         "1.13.1",
         "mistral_common/data/mistral_instruct_tokenizer_240323.model.v3",
-        _processor,
+        sentencepiece,
         keep=False,
     ),
     "smollm2": Published(
@@ -154,22 +160,47 @@ TOKENIZERS: Mapping[str, Published] = {
 
 def main(arguments: Sequence[str] | None = None, /) -> None:
     """Convert the named tokenizers, or list all."""
-    parser = argparse.ArgumentParser(
-        prog="python -m mrl.tokens.published", description=(__doc__ or "").split("\n")[0]
-    )
-    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(TOKENIZERS))
-    parser.add_argument("--cache", type=Path, default=CACHE, help=f"folder (default: {CACHE})")
+    command("mrl.tokens.published", __doc__ or "", TOKENIZERS, load, CACHE, arguments)
+
+
+def command(
+    module: str,
+    about: str,
+    published: Mapping[str, Published],
+    convert: Callable[..., Any],
+    cache: Path,
+    arguments: Sequence[str] | None,
+    /,
+) -> None:
+    """Command line of a module with published things: convert the named ones, or list all.
+
+    Parameters
+    ----------
+    module, about : str
+        Its name and its documentation, whose first line is shown.
+    published : mapping of str to Published
+        What there is.
+    convert : callable
+        ``convert(name, cache=folder)`` keeps one.
+    cache : path
+        Where, by default.
+    arguments : sequence of str or None
+        Words of the command line; None: those of the process.
+    """
+    parser = argparse.ArgumentParser(prog=f"python -m {module}", description=about.split("\n")[0])
+    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(published))
+    parser.add_argument("--cache", type=Path, default=cache, help=f"folder (default: {cache})")
     chosen = parser.parse_args(arguments)
     try:
         for name in chosen.names:
-            load(name, cache=chosen.cache)
+            convert(name, cache=chosen.cache)
     except InputError as error:
         parser.exit(error.exit_code, f"{error}\n")
-    for name in chosen.names or TOKENIZERS:
+    for name in chosen.names or published:
         try:
-            print(f"{name:12} {TOKENIZERS[name].path}")
+            print(f"{name:12} {published[name].path}")
         except PackageMissing:
-            print(f"{name:12} not installed: {TOKENIZERS[name].install}")
+            print(f"{name:12} not installed: {published[name].install}")
 
 
 if __name__ == "__main__":

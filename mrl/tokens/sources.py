@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from mrl.config import PolicyConfig
-from mrl.errors import InputError
-from mrl.tokens._conversion import as_it_is, tekken
-from mrl.tokens.published import TOKENIZERS, PackageMissing
-from mrl.tokens.published import _processor as read_sentencepiece
+from mrl.errors import InputError, PackageMissing
+from mrl.hub import local_only
+from mrl.tokens.conversion import as_it_is, sentencepiece, tekken
+from mrl.tokens.published import TOKENIZERS
 from mrl.tokens.published import load as load_published
 from mrl.tokens.retokenization import ContentEncoder
 
@@ -161,7 +161,7 @@ def _from_file(path: Path, /) -> Any:
             "the model's tokenizer.json"
         )
     kind = ".model" if ".model" in path.suffixes else path.suffix  # Mistral's are .model.v3
-    read = {".model": read_sentencepiece, ".json": as_it_is}.get(kind)
+    read = {".model": sentencepiece, ".json": as_it_is}.get(kind)
     if read is None:
         raise InputError(f"{path} is no tokenizer that can be read here; {expected}")
     try:
@@ -183,7 +183,7 @@ def _from_pretrained(name: str, /) -> Any:
             "or give a tokenizer.json"
         ) from None
     try:
-        return AutoTokenizer.from_pretrained(name)
+        return AutoTokenizer.from_pretrained(name, local_files_only=local_only(name))
     except Exception as error:  # what a damaged or remote folder raises depends on its content
         raise InputError(
             f"no tokenizer could be loaded from {name!r} ({_first_line(error)}); expected a "

@@ -6,8 +6,11 @@ Needs DeepSeek's tokenizer (the `dev` extra); the other side is a byte-level BPE
 the repository's text. Times are CPU time on one thread, interleaved, best of the repeats; "bare"
 is the encoding that the rule cannot do without, by the same tokenizers. "gate" is what a source
 does at publishing, "block" the whole pass of a receiver: ids, lengths, alignment, block sums. The
-last table is self-transfer on a small language model fitted to the same text (or the one in
---model): its rollouts weighted for itself by the trainer's code, where each weight should be 1.
+last table is self-transfer on a small language model fitted to the same text: its rollouts weighted
+for itself by the trainer's code, where each weight should be 1. A published model, or one in a
+folder, takes minutes:
+
+    python tests/benchmarks/bench_tokens.py --responses 0 --model smollm2 --samples 400 --threads 2
 """
 
 import argparse
@@ -20,6 +23,7 @@ from typing import Any
 
 os.environ.setdefault("RAYON_NUM_THREADS", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 import numpy as np
 from rich.console import Console
@@ -31,6 +35,17 @@ from mrl.tokens.recipes import bpe_tokenizer
 from mrl.tokens.segments import SegmentEncoder
 
 ROOT = Path(__file__).resolve().parents[2]
+BEGINNINGS = ("def ", "The ", "import ")
+QUESTIONS = (
+    "Tell me something about the sea.",
+    "Write a Python function that counts the words of a text.",
+    "What is 48 + 57? Explain each step.",
+    "Name five animals, one a line.",
+    "Translate 'good morning' into French.",
+    "Why is the sky blue?",
+    "Write a short poem about rain.",
+    "How do I make tea?",
+)
 
 
 def repository_text() -> str:
@@ -187,8 +202,8 @@ def fitted(text: str) -> Any:
     )
 
 
-def loaded(path: str) -> Any:
-    """The model in a folder as a policy."""
+def loaded(path: str, dtype: Any, tokens: int) -> Any:
+    """A published model, or the one in a folder, as a policy."""
     from bandit.probes import PRP
     from mrl.config import (
         ObjectiveConfig,
@@ -200,7 +215,7 @@ def loaded(path: str) -> Any:
     from mrl.models import load_model, load_tokenizer
     from mrl.policy import Policy
 
-    section = PretrainedModel(kind="pretrained", path=path, dtype="float32")
+    section = PretrainedModel(kind="pretrained", path=path, dtype=dtype)
     config = PolicyConfig(name="model", model=section)
     tokenizer = load_tokenizer(config)
     return Policy(
@@ -208,13 +223,13 @@ def loaded(path: str) -> Any:
         model=load_model(config, tokenizer, seed=0),
         tokenizer=tokenizer,
         probe=PRP(),
-        sampling=SamplingConfig(max_tokens=128),
-        objective=ObjectiveConfig(),
+        sampling=SamplingConfig(max_tokens=tokens),
+        objective=ObjectiveConfig(batch_tokens=2048),
         optimizer=OptimizerConfig(),
     )
 
 
-def self_transfer(policy: Any, samples: int) -> Table:
+def self_transfer(policy: Any, prompts: Sequence[str], samples: int) -> Table:
     """Weights of a policy's rollouts for itself, and its canonical share on other rollouts."""
     from bandit.probes import RatioRule
     from mrl.batch import Row, Source
@@ -224,7 +239,7 @@ def self_transfer(policy: Any, samples: int) -> Table:
     from mrl.tasks import Item, Task
     from mrl.tokens import Unrepresentable
 
-    items = [Item.of("def ", "1"), Item.of("The ", "2"), Item.of("import ", "3")]
+    items = [Item.of(prompt, "") for prompt in prompts]
     task = Task(tuple(items), (), "none", lambda item, response, finished: 1.0)
     each = -(-samples // len(items))
     drawn, other = (policy.generate(items, each, seed) for seed in (1, 2))
@@ -241,7 +256,8 @@ def self_transfer(policy: Any, samples: int) -> Table:
         one for one, row in zip(records, ids, strict=True) if not isinstance(row, Unrepresentable)
     ]
     weights: dict[bool, list[float]] = {True: [], False: []}
-    for row, one, logp in zip(rows, kept, policy.score(rows), strict=True):
+    passed = list(zip(kept, policy.score(rows), strict=True))
+    for row, (one, logp) in zip(rows, passed, strict=True):
         total = one.source_logprobs.sum(keepdims=True)
         source = Source(total, np.zeros(len(logp), np.int64), one.canonical, len(one.text))
         for gated, into in weights.items():
@@ -255,6 +271,7 @@ def self_transfer(policy: Any, samples: int) -> Table:
     gated = np.array(weights[True] + [0.0] * refused)
     share = np.array(policy.canonical([one for group in other for one in group]), float)
     error = np.sqrt(gated.var(ddof=1) / len(gated) + share.var(ddof=1) / len(share))
+    drift = [logp.sum() - one.source_logprobs.sum() for one, logp in passed if one.canonical]
     table = Table(title=f"Self-transfer, {len(records)} rollouts at temperature 1")
     table.add_column("")
     table.add_column("", justify="right")
@@ -265,6 +282,8 @@ def self_transfer(policy: Any, samples: int) -> Table:
         "mean ungated weight": np.mean(weights[False]),
         "largest ungated weight": np.max(weights[False]),
         "refused (no canonical tokens)": refused,
+        "spread of log-weights of canonical rollouts": np.std(drift),
+        "mean of the canonical rollouts' weights": np.mean(np.exp(drift)),
         **residual_of(policy, records, items, samples),
     }
     for name, value in figures.items():
@@ -275,17 +294,27 @@ def self_transfer(policy: Any, samples: int) -> Table:
 def main() -> None:
     """Print both tables."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--responses", type=int, default=2000)
+    parser.add_argument("--responses", type=int, default=2000, help="0: no table of speeds")
     parser.add_argument("--tokens", type=int, default=200)
     parser.add_argument("--repeat", type=int, default=15)
     parser.add_argument("--samples", type=int, default=1500)
-    parser.add_argument("--model", help="folder of a language model for self-transfer")
+    parser.add_argument("--model", help="published name or folder of a model for self-transfer")
+    parser.add_argument("--dtype", default="float32", help="of that model")
+    parser.add_argument("--max-tokens", type=int, default=64, help="of its responses")
+    parser.add_argument("--threads", type=int, default=1, help="of PyTorch")
     options = parser.parse_args()
     text = repository_text()
     console = Console()
-    console.print(speed(text, options.responses, options.tokens, options.repeat))
-    policy = loaded(options.model) if options.model else fitted(text)
-    console.print(self_transfer(policy, options.samples))
+    if options.responses:
+        console.print(speed(text, options.responses, options.tokens, options.repeat))
+    import torch
+
+    torch.set_num_threads(options.threads)
+    if options.model is None:
+        console.print(self_transfer(fitted(text), BEGINNINGS, options.samples))
+        return
+    policy = loaded(options.model, options.dtype, options.max_tokens)
+    console.print(self_transfer(policy, QUESTIONS, options.samples))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Tokenizer files in other formats than the tokenizers library's, made into its tokenizers."""
+"""Tokenizer files of several formats, read as tokenizers that `mrl.tokens` takes."""
 
 import base64
 import json
@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from mrl.errors import PackageMissing
 from mrl.tokens._gguf import metadata_of
 from mrl.tokens._spelling import byte_alphabet
 
@@ -165,3 +166,21 @@ def as_it_is(path: Path, /) -> Any:
     from tokenizers import Tokenizer
 
     return Tokenizer.from_file(str(path))
+
+
+def sentencepiece(path: Path, /) -> Any:
+    """Read a SentencePiece model.
+
+    Raises
+    ------
+    PackageMissing
+        If the sentencepiece library is not installed.
+    """
+    try:
+        from sentencepiece import SentencePieceProcessor
+    except ImportError as error:
+        raise PackageMissing(
+            f"{path.name} is a SentencePiece model; expected the library to be installed: "
+            "pip install sentencepiece"
+        ) from error
+    return SentencePieceProcessor(model_file=str(path))
