@@ -36,6 +36,9 @@ from mrl.tasks import Item
 from mrl.tokens import ContentEncoder, Unrepresentable
 from mrl.tokens.segments import SegmentEncoder, StructuralTokens
 
+# Of truncated importance sampling between engine and trainer, where an engine has its own weights.
+ENGINE_CAP = 2.0
+
 
 @dataclass(eq=False)
 class Policy:
@@ -108,6 +111,14 @@ class Policy:
             top_p=self.sampling.top_p,
             batch=self.sampling.batch,
         )
+
+    @property
+    def engine_cap(self) -> float | None:
+        """Cap of the weights that correct for the engine's own probabilities; None: no weights."""
+        cap = self.objective.engine_correction
+        if cap == "auto":
+            return None if self.engine.kind == "hf" else ENGINE_CAP
+        return cap
 
     @property
     def device(self) -> torch.device:

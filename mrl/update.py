@@ -87,7 +87,7 @@ def accumulate(policy: Policy, assignment: Assignment, /) -> tuple[float, list[L
                 whole_NR=whole_NR,
                 reference_NR=policy.reference_logprobs(batch) if held else None,
                 kl_unbiased=objective.kl_unbiased,
-                engine_cap=objective.engine_correction,
+                engine_cap=policy.engine_cap,
             )
             result.loss.backward()
         total += result.loss.item()
@@ -138,7 +138,7 @@ def _token_figures(policy: Policy, results: list[LossResult], /) -> dict[str, fl
     if policy.objective.kl:
         tokens = sum(result.kl_tokens for result in results)
         figures["kl"] = sum(result.kl for result in results) / tokens if tokens else None
-    cap = policy.objective.engine_correction
+    cap = policy.engine_cap
     if cap is not None:
         corrections = [one for result in results for one in result.corrections]
         weights = np.concatenate(corrections) if corrections else None

@@ -39,9 +39,10 @@ class ObjectiveConfig(Section):
     kl_unbiased: bool = True
     """Multiply each token's k3 estimate of that divergence by the within-policy ratio: its gradient
     is then an unbiased one of the divergence. False: bare k3, whose gradient is not."""
-    engine_correction: float | None = Field(None, gt=0)
+    engine_correction: Annotated[float, Field(gt=0)] | Literal["auto"] | None = "auto"
     """Cap on the importance weights that correct own tokens for the gap between the engine that
-    sampled them and the trainer; 2 is usual. null: none, right where the two agree to rounding."""
+    sampled them and the trainer. null: no such weights. ``auto``: 2 for an engine with weights of
+    its own, null for the trainer's own model, where the two agree to rounding."""
     updates: int = Field(1, ge=1)
     """Optimizer steps a round; the prompts of a round are split evenly over them."""
     mask_truncated: bool = False
