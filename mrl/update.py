@@ -76,8 +76,10 @@ def accumulate(policy: Policy, assignment: Assignment, /) -> tuple[float, list[L
     total, results = 0.0, []
     for batch in micro_batches(assignment, objective, policy.pad_id, policy.device):
         with _memory_for(policy, batch):
+            # First, so that its activations are gone before those of the gradient are kept.
+            held = bool(batch.kl_weight_M.any())
+            reference_NR = policy.reference_logprobs(batch) if held else None
             logp_NR, whole_NR = policy.logprobs(batch)
-            held = batch.kl_weight_M.any()
             result = token_loss(
                 logp_NR,
                 batch,
@@ -85,7 +87,7 @@ def accumulate(policy: Policy, assignment: Assignment, /) -> tuple[float, list[L
                 clip_low=objective.clip_low,
                 clip_high=objective.clip_high,
                 whole_NR=whole_NR,
-                reference_NR=policy.reference_logprobs(batch) if held else None,
+                reference_NR=reference_NR,
                 kl_unbiased=objective.kl_unbiased,
                 engine_cap=policy.engine_cap,
             )

@@ -31,6 +31,7 @@ MEASURES = {
         "trained_tokens_own", "trained_tokens_peer", "truncated_share", "canonical_share",
         "noncanonical_share", "gated_share", "residual_rollouts", "residual_unreachable",
         "residual_q50", "residual_q75", "residual_q90", "residual_q99", "residual_above_5_nats",
+        "kl", "engine_weight_mean", "engine_capped_share", "skipped_steps",
     ),
     "evaluation": ("items", "samples", "rescue_items", "rescue_share"),
     "overlap": ("jaccard",),
