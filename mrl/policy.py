@@ -95,9 +95,9 @@ class Policy:
         self.pad_id: int = pad_id if pad_id is not None else (self.eos_id or 0)
         self.parameters = [p for p in self.model.parameters() if p.requires_grad]
         self.optim, self.schedule = optimizer_of(self.parameters, self.optimizer, self.rounds)
-        self._reference: Any = None
+        self.reference: Any = None
         if self.objective.kl and not has_adapters(self.model):
-            self._reference = copy.deepcopy(self.model).eval().requires_grad_(False)
+            self.reference = copy.deepcopy(self.model).eval().requires_grad_(False)
         self._prompts: dict[str, tuple[int, ...]] = {}
         self._engine = open_engine(self.engine, self.model, self._decoding(), self._score_pairs)
 
@@ -315,8 +315,8 @@ class Policy:
         """
         settings = batch, self.sampling.temperature, len(self.table)
         with self.computing():
-            if self._reference is not None:
-                return response_logprobs(self._reference, *settings)[1]
+            if self.reference is not None:
+                return response_logprobs(self.reference, *settings)[1]
             with without_adapters(self.model):
                 return response_logprobs(self.model, *settings)[1]
 
