@@ -4,7 +4,7 @@ A checkpoint is a folder ``round-000050`` with each policy's weights (as `from_p
 them), optimizer and schedule, the exchange's position and the length of the metric files. Its
 ``manifest.json`` holds the checksum of every file; a folder whose files do not match is refused.
 Random streams are functions of (seed, round), so they need no state; the global streams, which
-libraries may draw from (dropout), are stored.
+libraries may draw from (dropout), are seeded at a run's start and stored.
 """
 
 import hashlib
@@ -25,6 +25,7 @@ from mrl.errors import RunError
 from mrl.exchange import Exchange
 from mrl.policy import Policy, save_weights
 from mrl.runs import RunFolder
+from mrl.seeds import derive
 
 PREFIX = "round-"
 MANIFEST = "manifest.json"
@@ -127,6 +128,7 @@ def restore(run: RunFolder, policies: Sequence[Policy], exchange: Exchange, /) -
             )
         run.rewind({})
         exchange.rollback(0)
+        _seed_global_streams(run.config.seed)
         return 0
     content = load(path, policies)
     rounds_done: int = content["rounds_done"]
@@ -209,8 +211,14 @@ def _write_policies(partial: Path, policies: Sequence[Policy], /) -> None:
     torch.save(_global_streams(), partial / "random.pt")
 
 
+def _seed_global_streams(seed: int, /) -> None:
+    random.seed(derive(seed, "global", "python"))
+    np.random.seed(derive(seed, "global", "numpy") % 2**32)  # noqa: NPY002 - libraries may use it
+    torch.manual_seed(derive(seed, "global", "torch"))
+
+
 def _global_streams() -> dict[str, Any]:
-    state: Any = np.random.get_state()  # noqa: NPY002 - libraries may use it
+    state: Any = np.random.get_state()  # noqa: NPY002
     name, keys, *rest = state
     return {
         "python": random.getstate(),

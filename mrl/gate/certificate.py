@@ -270,7 +270,7 @@ def write_text(path: Path, text: str, /) -> None:
     RunError
         If it cannot be written.
     """
-    check_target(path)
+    _refuse_folder(path)
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -288,14 +288,18 @@ def check_target(path: Path, /) -> None:
     InputError
         If it is a folder, or is in one that cannot be written to.
     """
-    if path.is_dir():
-        raise InputError(f"{path} is a folder; expected the name of a file to write")
+    _refuse_folder(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=path.parent):
             pass
     except OSError as error:
         raise InputError(f"cannot write {path}: {error.strerror}; give another -o") from None
+
+
+def _refuse_folder(path: Path, /) -> None:
+    if path.is_dir():
+        raise InputError(f"{path} is a folder; expected the name of a file to write")
 
 
 def plain(value: Any, /) -> Any:

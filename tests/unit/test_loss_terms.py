@@ -286,7 +286,7 @@ def python_full(*_: Any) -> Any:
 def test_out_of_memory_names_the_way_out(make_policy, monkeypatch, full, updates):
     policy = make_policy("big", objective={"batch_tokens": 77, "updates": updates})
     monkeypatch.setattr(policy, "logprobs", full)
-    with pytest.raises(RunError, match=r"'big'.*memory.*batch_tokens=77"):
+    with pytest.raises(RunError, match=r"out of memory.*'big'.*batch_tokens"):
         update(policy, Assignment([SHORT], 1))
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from mrl.batch import Assignment, Row
+from mrl.batch import Assignment, Row, collate
 from mrl.config import LoraConfig, OptimizerConfig, PolicyConfig, parse
 from mrl.errors import InputError, RunError
 from mrl.memory import memory_for
@@ -53,19 +53,19 @@ class TestAdapters:
         assert all("lora_" in name for name in moved)
 
     def test_without_them_the_policy_is_what_it_was(self, build):
-        policy = build(lora={"rank": 2})
-        before = policy.score(ROWS)
+        policy = build(lora={"rank": 2}, objective={"kl": 0.1})
+        batch = collate([[row] for row in ROWS], [1.0] * len(ROWS), policy.pad_id, policy.device)
+        before = policy.logprobs(batch)[1].detach()
         update(policy, Assignment(ROWS, 2))
-        after = policy.score(ROWS)
-        with policy.without_adapters():
-            reference = policy.score(ROWS)
-        assert any((one != other).any() for one, other in zip(before, after, strict=True))
-        for one, other in zip(before, reference, strict=True):
-            np.testing.assert_array_equal(one, other)
+        assert policy.reference is None  # no copy of the weights
+        assert not torch.equal(policy.logprobs(batch)[1], before)
+        assert torch.equal(policy.reference_logprobs(batch), before)
 
     def test_a_policy_without_any_has_no_such_reference(self, build):
-        with pytest.raises(ValueError, match="no adapters"), build().without_adapters():
-            pass
+        policy = build()
+        batch = collate([[row] for row in ROWS], [1.0] * len(ROWS), policy.pad_id, policy.device)
+        with pytest.raises(ValueError, match="no adapters"):
+            policy.reference_logprobs(batch)
 
     def test_scores_have_no_dropout(self, build):
         policy = build(lora={"rank": 2, "dropout": 0.5})
