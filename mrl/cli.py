@@ -251,7 +251,7 @@ def audit_tokens(
         Path | None,
         typer.Option(
             help="Folder of a run that kept its rollouts (exchange.store=sqlite, and PRP or "
-            "exchange.keep=[rollout]): audit on A's in it. A and B may then be policies of the run.",
+            "exchange.keep=[rollout]): audit on A's in it. A and B may then be its policies.",
             metavar="RUN",
         ),
     ] = None,

@@ -8,6 +8,7 @@ scale for each policy and reports the rank correlation over prompts with its int
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -180,7 +181,7 @@ def ends(worlds: Sequence[RunWorld], /) -> tuple[RunWorld, RunWorld] | None:
     return (same[0], same[-1]) if len(same) > 1 else None
 
 
-def _sizes(found: RunWorld, config: RunConfig, receiver: int, /) -> dict[str, object]:
+def _sizes(found: RunWorld, config: RunConfig, receiver: int, /) -> dict[str, Any]:
     seen = config.peers_of(found.policies[receiver])
     peers = {found.policies.index(name): n for name, n in seen.items() if name in found.policies}
     return {

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from mrl.batch import Row
 from mrl.config import RunConfig
 from mrl.exchange.fields import Segment
+from mrl.exchange.records import FinishReason
 from mrl.policy import Policy
 from mrl.rollout import Rollout
 from mrl.run_world import RunWorld
@@ -23,7 +24,7 @@ from mrl.tokens import Unrepresentable
 from mrl.tokens.segments import SegmentEncoder
 
 # A response is its text and whether it ended by itself.
-Response = tuple[bytes, str]
+Response = tuple[bytes, FinishReason]
 
 
 @dataclass(frozen=True, eq=False)

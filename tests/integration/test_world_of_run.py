@@ -116,7 +116,7 @@ def test_the_command_draws_the_plane_of_each_policy_and_the_report_takes_it_up(
 ):
     asked = ("--prompts", 4, "--samples", 60)
     page = write_report([folder], tmp_path / "report.html").read_text(encoding="utf-8")
-    assert f"mrl study --world-from {folder} --round 0" in page
+    assert "mrl study --world-from RUN --round 0" in page
     assert command("study", "--world-from", folder, *asked, "-o", tmp_path / "study") == 0
     population = pd.read_parquet(tmp_path / "study" / "population.parquet")
     assert set(population["receiver"]) == {0, 1}
