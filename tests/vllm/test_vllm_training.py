@@ -34,9 +34,7 @@ def run(settings: Any, one_thread: None) -> Any:
 def rows(folder: Path, policy: str) -> list[dict[str, Any]]:
     lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     return [
-        row
-        for row in map(json.loads, lines)
-        if row["event"] == "round" and row["policy"] == policy
+        row for row in map(json.loads, lines) if row["event"] == "round" and row["policy"] == policy
     ]
 
 
