@@ -15,6 +15,7 @@ import tempfile
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -29,8 +30,8 @@ from mrl.seeds import derive
 DTYPES = {torch.bfloat16: "bfloat16", torch.float16: "float16", torch.float32: "float32"}
 # vLLM raises any lower temperature to this one.
 LOWEST_TEMPERATURE = 0.01
-# Responses that a weight update is checked on: to so many prompts, so many each.
-CHECKED_PROMPTS, CHECKED_SAMPLES = 4, 4
+# Responses that a weight update is checked on: to so many prompts, so many each, so long at most.
+CHECKED_PROMPTS, CHECKED_SAMPLES, CHECKED_TOKENS = 4, 4, 64
 
 
 class VllmEngine:
@@ -85,7 +86,7 @@ class VllmEngine:
         self._probes = prompts[:CHECKED_PROMPTS]
         if self._llm is None:
             self._start()
-        return self._sample(prompts, n, seed, top_p=self.decoding.top_p)
+        return self._sample(prompts, n, seed, self.decoding)
 
     def sync(self, model: Any, /) -> dict[str, float]:
         """Take over the weights of `model`, unless no response was asked for yet.
@@ -161,7 +162,9 @@ class VllmEngine:
 
     def _check_weights(self) -> dict[str, float]:
         # Not truncated: where one token is the whole nucleus, any weights agree.
-        groups = self._sample(self._probes, CHECKED_SAMPLES, 0, top_p=1.0)
+        tokens = min(self.decoding.max_tokens, CHECKED_TOKENS)
+        decoding = replace(self.decoding, top_p=1.0, max_tokens=tokens)
+        groups = self._sample(self._probes, CHECKED_SAMPLES, 0, decoding)
         pairs = [
             (prompt, one.ids)
             for prompt, group in zip(self._probes, groups, strict=True)
@@ -183,11 +186,10 @@ class VllmEngine:
         return {"engine_gap": mean, "engine_gap_max": float(gaps.max())}
 
     def _sample(
-        self, prompts: Sequence[TokenIds], n: int, seed: int, /, *, top_p: float
+        self, prompts: Sequence[TokenIds], n: int, seed: int, decoding: Decoding, /
     ) -> list[list[Sampled]]:
         import vllm
 
-        decoding = self.decoding
         stop = [] if decoding.eos_id is None else [decoding.eos_id]
         params = [
             vllm.SamplingParams(
@@ -196,7 +198,7 @@ class VllmEngine:
                 seed=derive(seed, i) >> 1,
                 max_tokens=decoding.max_tokens,
                 temperature=decoding.temperature,
-                top_p=top_p,
+                top_p=decoding.top_p,
                 stop_token_ids=stop,
                 ignore_eos=True,  # the model's configuration may name others than the policy's
                 logprobs=0,

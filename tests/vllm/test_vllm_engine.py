@@ -37,9 +37,10 @@ def serve_policy(make_policy: Any) -> Any:
 
 
 def change_weights(policy: Any) -> None:
-    with torch.no_grad():
-        for parameter in policy.parameters:
-            parameter.mul_(1.5)
+    """Let every token mean another one."""
+    for ends in (policy.model.get_input_embeddings(), policy.model.get_output_embeddings()):
+        with torch.no_grad():
+            ends.weight.copy_(ends.weight.roll(1, 0))
 
 
 def test_weights_that_did_not_arrive_are_noticed(serve_policy, monkeypatch):
@@ -53,9 +54,30 @@ def test_weights_that_did_not_arrive_are_noticed(serve_policy, monkeypatch):
         policy.generate(ITEMS, 2, 0)
 
 
-def test_an_output_layer_that_kept_its_old_packed_weights_is_noticed(serve_policy, monkeypatch):
-    policy = serve_policy(tie_word_embeddings=True, dtype="bfloat16")
+@pytest.fixture
+def packing(monkeypatch: Any) -> None:
+    """Let the kernels keep packed copies of weights, as they do on CPUs with matrix units."""
+    from vllm.model_executor.layers import utils
+
+    dispatch = utils.dispatch_cpu_unquantized_gemm
+
+    def pack(layer: Any, remove_weight: bool) -> None:
+        weight = layer.weight
+        dispatch(layer, remove_weight)
+        if not weight.is_meta and weight.ndim == 2:
+            packed = weight.detach().clone()
+            layer.cpu_linear = lambda x, _, bias: torch.nn.functional.linear(x, packed, bias)
+
+    monkeypatch.setattr(utils, "dispatch_cpu_unquantized_gemm", pack)
+
+
+def test_an_output_layer_that_kept_its_old_packed_weights_is_noticed(
+    serve_policy, packing, monkeypatch
+):
+    policy = serve_policy(tie_word_embeddings=True)
     policy.generate(ITEMS, 2, 0)
+    change_weights(policy)
+    assert policy.sync()["engine_gap"] < 1e-4
     change_weights(policy)
     monkeypatch.setattr(under_test, "_repack_tied", lambda model: None)
     with pytest.raises(RunError, match="differ from the trainer's"):
