@@ -24,7 +24,7 @@ PRICES = (1.0, 0.5, 2.0)
 MOST_PRICED = 3
 
 # Orders of policies that are tried beside the largest first; log-normal factors on their need.
-ORDERS, ORDER_SPREAD = 16, 0.4
+ORDERS, ORDER_SPREAD = 8, 0.4
 
 Items = tuple[bool, bool]  # generation, training
 BOTH, GENERATION, TRAINING = (True, True), (True, False), (False, True)

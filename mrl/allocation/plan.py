@@ -20,6 +20,7 @@ from mrl.allocation.shortage import check_each, explain_all
 from mrl.allocation.tables import Floats, Tables
 
 TOLERANCE = 0.01
+COARSE = 0.03  # a packing takes longer to try, and is bettered afterwards
 INTERVALS = 16
 
 
@@ -101,7 +102,7 @@ def packed(tables: Tables, least: tuple[float, float], /) -> Found | None:
     for price in prices(tables):
         oracle = Greedy(tables, price, first)
         if _keeps(oracle, best[1]) if best else _ever(oracle):
-            found = shortest(oracle, least, tolerance=TOLERANCE, intervals=INTERVALS)
+            found = shortest(oracle, least, tolerance=COARSE, intervals=INTERVALS // 4)
             if best is None or sum(found[:2]) < best[1].sum():
                 best = oracle, np.array(found[:2])
     if best is None:
