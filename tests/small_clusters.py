@@ -11,9 +11,17 @@ from mrl.allocation.placement import demanded_memory
 
 
 def problem(
-    rng: np.random.Generator, policies: int, devices: int, kinds: int = 1, memory: float = 100.0
+    rng: np.random.Generator,
+    policies: int,
+    devices: int,
+    kinds: int = 1,
+    memory: float = 100.0,
+    rows: int = 1,
 ) -> tuple[Inventory, list[Demand]]:
-    """A cluster of `devices` devices of each kind, and policies of very different sizes."""
+    """A cluster of `devices` devices of each kind, and policies of very different sizes.
+
+    Rollouts are from 8 to 1024, times `rows`.
+    """
     of = [Kind(f"kind-{k}", float(rng.uniform(0.5, 1) * memory)) for k in range(kinds)]
     speed = {kind.name: float(rng.uniform(0.3, 1)) for kind in of}
     nodes = [
@@ -23,10 +31,10 @@ def problem(
     ]
 
     def phase(size: float, state: float, row: float) -> Phase:
-        batch, rows = int(rng.choice([4, 16, 512])), int(rng.choice([8, 16, 64, 256, 1024]))
+        batch, count = int(rng.choice([4, 16, 512])), int(rng.choice([8, 16, 64, 256, 1024]))
         once, each, of_row = rng.uniform([0, 0, 0.01], [0.3, 2, row]) * size
         costs = {name: Cost(once / s, each, of_row / s) for name, s in speed.items()}
-        return Phase(rows, batch, costs, state * size, size * rng.uniform(0, 0.1))
+        return Phase(count * rows, batch, costs, state * size, size * rng.uniform(0, 0.1))
 
     demands = []
     for p in range(policies):

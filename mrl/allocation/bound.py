@@ -9,7 +9,8 @@ import numpy as np
 
 from mrl.allocation.tables import NEVER, Floats, Ints, Tables, least_within
 
-PRECISION = 1e-3
+PRECISION = 2e-3
+MOST_PRICES = 16
 
 
 def least_phases(tables: Tables, /) -> tuple[float, float]:
@@ -37,10 +38,10 @@ def _least(tables: Tables, times: Floats, for_memory: Ints, /) -> float:
         cheapest = np.where(n < NEVER, spent * price, np.inf).min(axis=1).sum()
         return bool(cheapest <= limit * (tables.devices @ price))
 
-    # A policy alone on all devices; what is summed here is never possible below.
+    # A policy alone on all devices is no faster; from there the largest impossible limit.
     bound = float(times.min(axis=(1, 2)).max())
     for price in prices:
-        if possible(bound, price):
+        if possible(bound * (1 + PRECISION), price):
             continue
         high = 2 * bound
         while not possible(high, price):
@@ -52,7 +53,9 @@ def _least(tables: Tables, times: Floats, for_memory: Ints, /) -> float:
 
 
 def _prices(spent: Floats, /) -> Floats:
-    """Prices of kinds: all alike, and those at which a policy is indifferent between them."""
+    """Prices of kinds at which some policy is indifferent between them; any give a bound."""
     runs = spent[np.isfinite(spent).all(axis=1) & (spent.min(axis=1) > 0)]
     indifferent = runs.min(axis=1, keepdims=True) / runs
-    return np.unique(np.vstack([np.ones(spent.shape[1]), indifferent]), axis=0)
+    found = np.unique(np.vstack([np.ones(spent.shape[1]), indifferent]), axis=0)
+    spread = np.linspace(0, len(found) - 1, min(len(found), MOST_PRICES)).round().astype(int)
+    return found[spread]

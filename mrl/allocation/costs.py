@@ -17,6 +17,7 @@ scores, which fused kernels do not store) and three 32-bit copies of the logits.
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 
@@ -178,11 +179,10 @@ def measured(
         generate, update = seconds[demand.name]
         old = estimates[demand.name]
         corrected.append(
-            Demand(
-                demand.name,
-                _times(demand.generation, generate / old.generation.seconds(kind, 1)),
-                _times(demand.training, update / old.training.seconds(kind, 1)),
-                demand.shared,
+            replace(
+                demand,
+                generation=_times(demand.generation, generate / old.generation.seconds(kind, 1)),
+                training=_times(demand.training, update / old.training.seconds(kind, 1)),
             )
         )
     return tuple(corrected)
@@ -212,8 +212,6 @@ def _phase_seconds(path: Path, /) -> Mapping[str, tuple[float, float]]:
 
 
 def _times(phase: Phase, factor: float, /) -> Phase:
-    costs = {
-        name: Cost(cost.once * factor, cost.batch * factor, cost.row * factor)
-        for name, cost in phase.costs.items()
-    }
-    return Phase(phase.rows, phase.batch, costs, phase.state, phase.row_bytes)
+    """The phase with all costs multiplied."""
+    costs = {name: Cost(*(part * factor for part in cost)) for name, cost in phase.costs.items()}
+    return replace(phase, costs=costs)

@@ -23,6 +23,9 @@ PRICES = (1.0, 0.5, 2.0)
 # Kinds whose prices are varied: all combinations are tried.
 MOST_PRICED = 3
 
+# Orders of policies that are tried beside the largest first; log-normal factors on their need.
+ORDERS, ORDER_SPREAD = 8, 0.4
+
 Items = tuple[bool, bool]  # generation, training
 BOTH, GENERATION, TRAINING = (True, True), (True, False), (False, True)
 
@@ -44,10 +47,12 @@ class Greedy:
     tables : Tables
     price : (K,)
         Of a device of each kind.
+    factors : (P,)
+        Policies are placed in order of need times factor.
     """
 
-    def __init__(self, tables: Tables, price: Floats, /) -> None:
-        self.tables, self.price = tables, price
+    def __init__(self, tables: Tables, price: Floats, factors: Floats, /) -> None:
+        self.tables, self.price, self.factors = tables, price, factors
         everyone = np.eye(tables.policies, dtype=bool)
         self.for_memory = {
             items: tables.least_for_memory(everyone & items[0], everyone & items[1])
@@ -82,7 +87,7 @@ class Greedy:
         }
         need = {items: np.maximum(by_time[items], self.for_memory[items]) for items in by_time}
         filling = _Filling(self.tables, self.price, generation, training)
-        return filling if filling.fill(need) else None
+        return filling if filling.fill(need, self.factors) else None
 
 
 class _Filling:
@@ -101,11 +106,11 @@ class _Filling:
         self.working, self.state = np.zeros((most, GROWTH)), np.zeros(most)
         self.members: list[list[tuple[int, Items]]] = []
 
-    def fill(self, need: dict[Items, Ints], /) -> bool:
+    def fill(self, need: dict[Items, Ints], factors: Floats, /) -> bool:
         """Place all policies, those that need most first; False where one finds no room."""
         cost = {items: (devices * self.price).min(axis=1) for items, devices in need.items()}
         size = np.minimum(cost[BOTH], cost[GENERATION] + cost[TRAINING])
-        for policy in np.argsort(-size, kind="stable"):
+        for policy in np.argsort(-size * factors, kind="stable"):
             p = int(policy)
             both = self._best(p, BOTH, need[BOTH][p])
             if both is not None and both.price <= cost[GENERATION][p] + cost[TRAINING][p]:
@@ -193,6 +198,14 @@ class _Filling:
             self.times[1, place] += times[1]
             self.working[place] = np.maximum(self.working[place], working)
             self.state[place] += state
+
+
+def orders(policies: int, /) -> Iterator[Floats]:
+    """Factors on the order of policies: the largest first, then `ORDERS` near to that."""
+    yield np.ones(policies)
+    rng = np.random.default_rng(0)
+    for _ in range(ORDERS):
+        yield rng.lognormal(0, ORDER_SPREAD, policies)
 
 
 def prices(tables: Tables, /) -> Iterator[Floats]:

@@ -12,14 +12,15 @@ import numpy as np
 
 from mrl.allocation.bound import least_phases
 from mrl.allocation.exact import MOST_POLICIES, Block, Counts, Exact, plainer
-from mrl.allocation.greedy import Greedy, prices
+from mrl.allocation.greedy import Greedy, orders, prices
 from mrl.allocation.placement import Placement, Slice
 from mrl.allocation.problem import Demand, Device, Inventory
 from mrl.allocation.search import Limits, Oracle, shortest
 from mrl.allocation.shortage import check_each, explain_all
-from mrl.allocation.tables import Tables
+from mrl.allocation.tables import Floats, Tables
 
 TOLERANCE = 0.01
+COARSE = 0.03  # a packing takes longer to try, and is bettered afterwards
 INTERVALS = 16
 
 
@@ -43,7 +44,12 @@ def plan(inventory: Inventory, demands: Sequence[Demand], /) -> Placement:
     InputError
         If the policies do not fit, naming what is short; for more than five policies, also if
         none of the placements that are tried holds them.
+    ValueError
+        If there is no demand, or two of one name.
     """
+    names = [demand.name for demand in demands]
+    if not names or len(set(names)) != len(names):
+        raise ValueError(f"demands of {names}; expected at least one, of different names")
     tables = Tables.of(inventory, demands)
     check_each(inventory, demands, tables)
     search = exhaustive if len(demands) <= MOST_POLICIES else packed
@@ -86,21 +92,34 @@ def exhaustive(tables: Tables, least: tuple[float, float], /) -> Found | None:
 
 
 def packed(tables: Tables, least: tuple[float, float], /) -> Found | None:
-    """The best packing over several prices; None where none has room for all."""
-    best: Found | None = None
+    """The best packing over prices, then orders; None where none has room for all.
+
+    A price by which less of both limits is kept is searched in full; other orders are then asked
+    for less of both, as long as they keep it.
+    """
+    first, *others = orders(tables.policies)
+    best: tuple[Greedy, Floats] | None = None
     for price in prices(tables):
-        oracle = Greedy(tables, price)
-        if not _ever(oracle):
-            continue
-        if best is not None:
-            better = np.array(best.limits[:2]) * (1 - TOLERANCE)
-            if not oracle(better[:1], better[1:])[0]:
-                continue
-        limits = shortest(oracle, least, tolerance=TOLERANCE, intervals=INTERVALS)
-        if best is None or sum(limits[:2]) < sum(best.limits[:2]):
-            blocks = oracle.blocks(limits.generation, limits.training)
-            best = Found(blocks, limits, sum(least))
-    return best
+        oracle = Greedy(tables, price, first)
+        if _keeps(oracle, best[1]) if best else _ever(oracle):
+            found = shortest(oracle, least, tolerance=COARSE, intervals=INTERVALS // 4)
+            if best is None or sum(found[:2]) < best[1].sum():
+                best = oracle, np.array(found[:2])
+    if best is None:
+        return None
+    oracle, limits = best
+    for factors in others:
+        other = Greedy(tables, oracle.price, factors)
+        while _keeps(other, limits):
+            oracle, limits = other, limits * (1 - TOLERANCE / 2)
+    generation, training = limits.tolist()
+    bound = sum(least)
+    return Found(oracle.blocks(generation, training), Limits(generation, training, bound), bound)
+
+
+def _keeps(oracle: Oracle, limits: Floats, /) -> bool:
+    """Whether somewhat less than the limits of both phases is kept."""
+    return bool(oracle(*np.split(limits * (1 - TOLERANCE / 2), 2))[0])
 
 
 def _ever(oracle: Oracle, /) -> bool:

@@ -53,6 +53,26 @@ class Inventory:
     nodes: tuple[Node, ...]
     sharding: bool = True
 
+    def __post_init__(self) -> None:
+        """Check that every node has devices of a known kind, and every kind a node.
+
+        Raises
+        ------
+        ValueError
+            Naming what is wrong.
+        """
+        names = [node.name for node in self.nodes]
+        if len(set(names)) != len(names):
+            raise ValueError(f"nodes must have different names; got {sorted(names)[:10]}")
+        if empty := [node.name for node in self.nodes if node.devices < 1]:
+            raise ValueError(f"nodes {empty[:10]} have no devices; expected at least one each")
+        known, used = {kind.name for kind in self.kinds}, {node.kind for node in self.nodes}
+        if not used or known != used:
+            raise ValueError(
+                f"nodes have kinds {sorted(used)} and the inventory {sorted(known)}; expected the "
+                "same, and at least one"
+            )
+
     def count(self, kind: str, /) -> int:
         """Devices of one kind."""
         return sum(node.devices for node in self.nodes if node.kind == kind)
@@ -62,8 +82,7 @@ class Inventory:
         return next(kind for kind in self.kinds if kind.name == name)
 
 
-@dataclass(frozen=True)
-class Cost:
+class Cost(NamedTuple):
     """Seconds on one device of a kind.
 
     Attributes
@@ -106,6 +125,23 @@ class Phase:
     costs: Mapping[str, Cost]
     state: float
     row_bytes: float
+
+    def __post_init__(self) -> None:
+        """Check that there is something to do.
+
+        Raises
+        ------
+        ValueError
+            If there are no rows, a batch holds none, or they take no time.
+        """
+        if self.rows < 1 or self.batch < 1:
+            raise ValueError(f"rows={self.rows}, batch={self.batch}; expected at least 1 each")
+        for kind, cost in self.costs.items():
+            if min(cost) < 0 or not 0 < sum(cost) < math.inf:
+                raise ValueError(
+                    f"{cost} on kind {kind!r}; expected finite seconds, none negative, some "
+                    "positive"
+                )
 
     def seconds(self, kind: str, devices: int, /) -> float:
         """Time of the phase on `devices` devices of a kind; infinite where it cannot run."""

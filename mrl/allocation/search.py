@@ -58,7 +58,8 @@ def shortest(
         best = int(np.argmin(edges + high))
         shortest_found = min(total, edges[best] + high[best])
         lower = edges[:-1] + low[1:]
-        split = (lower * (1 + tolerance) < shortest_found) & (edges[1:] > edges[:-1] * (1 + slack))
+        split = lower * (1 + tolerance) < shortest_found
+        split &= edges[1:] > edges[:-1] * (1 + slack)
         if not split.any():
             break
         middle = np.sqrt(edges[:-1] * edges[1:])[split]
@@ -102,18 +103,19 @@ def _least_training(
 ) -> tuple[Floats, Floats]:
     """Bracket the least training limit at each generation limit to a factor of 1 + slack.
 
-    Only sums up to `total` matter: where none is granted the upper end is infinite.
+    Only sums up to `total` matter: where none is granted the upper end is infinite, else it was
+    granted.
     """
     low = np.broadcast_to(np.asarray(low, dtype=float), generation.shape).copy()
-    most = np.maximum(total - generation, low)
-    high = np.broadcast_to(np.asarray(high, dtype=float), generation.shape).copy()
+    most = np.minimum(high, np.maximum(total - generation, low))
     at_low = oracle(generation, low)
-    high[at_low] = low[at_low]
-    unknown = high > most
-    if unknown.any():
+    found = np.where(at_low, low, np.inf)
+    if (unknown := ~at_low).any():
+        # Also where a neighbour's limit must do: an oracle that misses placements may refuse it.
         granted = oracle(generation[unknown], most[unknown])
-        high[unknown] = np.where(granted, most[unknown], np.inf)
+        found[unknown] = np.where(granted, most[unknown], np.inf)
         low[unknown] = np.where(granted, low[unknown], most[unknown])
+    high = found
     while (open_ := np.isfinite(high) & (high > low * (1 + slack))).any():
         middle = np.sqrt(low * high)[open_]
         granted = oracle(generation[open_], middle)

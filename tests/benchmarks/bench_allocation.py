@@ -86,20 +86,29 @@ def quantiles(title: str, ratios: list[float]) -> Table:
 
 def speed() -> Table:
     """Planning times, and how far rounds are above what no placement undercuts."""
-    table = Table("policies", "devices", "kinds", "plan, CPU s", "round over bound", "devices work")
-    for policies, devices, kinds in (
-        (2, 8, 1),
-        (3, 16, 1),
-        (5, 64, 2),
-        (10, 16, 1),
-        (20, 64, 2),
-        (100, 64, 1),
-        (100, 1000, 1),
-        (100, 10000, 1),
-        (100, 5000, 2),
+    table = Table(
+        "policies",
+        "devices",
+        "kinds",
+        "rollouts x",
+        "plan, CPU s",
+        "round over bound",
+        "devices work",
+    )
+    for policies, devices, kinds, rows in (
+        (2, 8, 1, 1),
+        (3, 16, 1, 1),
+        (5, 64, 2, 1),
+        (10, 16, 1, 1),
+        (20, 64, 2, 1),
+        (100, 64, 1, 1),
+        (100, 1000, 1, 1),
+        (100, 10000, 1, 1),
+        (100, 10000, 1, 64),
+        (100, 5000, 2, 64),
     ):
         rng = np.random.default_rng(0)
-        inventory, demands = problem(rng, policies, devices, kinds, 400.0)
+        inventory, demands = problem(rng, policies, devices, kinds, 400.0, rows)
         start = time.process_time()
         found = plan(inventory, demands)
         seconds = time.process_time() - start
@@ -107,6 +116,7 @@ def speed() -> Table:
             str(policies),
             str(devices * kinds),
             str(kinds),
+            str(rows),
             f"{seconds:.2f}",
             f"{found.round_seconds / found.bound:.3f}",
             f"{found.utilisation:.0%}",

@@ -147,7 +147,7 @@ def test_a_policy_too_large_is_named_with_what_it_needs_and_what_there_is():
             [demand("small", 1, 1), demand("big", 1, 1, training=phase)],
         )
     message = str(error.value)
-    assert "policy 'big' does not fit: training needs 60.49 GiB on each device" in message
+    assert "policy 'big' does not fit: training needs 60.50 GiB on each device" in message
     assert "120.00 GiB of weights and optimizer state divided among all 2 devices" in message
     assert "the largest available is 40.00 GiB" in message
     assert "batch_tokens" in message
@@ -170,3 +170,22 @@ def test_a_kind_without_costs_is_not_used():
     assert {part.kind for part in plan(inventory, [demand("a", 1, 1)]).slices} == {"gpu"}
     with pytest.raises(InputError, match="costs on none of the kinds"):
         plan(Inventory((other,), nodes[:1]), [demand("a", 1, 1)])
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: plan(one_kind(1), []), "at least one"),
+        (lambda: plan(one_kind(1), [demand("a", 1, 1)] * 2), "different names"),
+        (lambda: demand("a", 0, 1), "some positive"),
+        (lambda: demand("a", -1, 1), "none negative"),
+        (lambda: Phase(0, 1, {}, 0.0, 0.0), "rows=0"),
+        (lambda: Inventory((Kind("gpu", 1.0),), ()), "at least one"),
+        (lambda: Inventory((Kind("gpu", 1.0),), (Node("n", "cpu", 1),)), "\\['cpu'\\]"),
+        (lambda: Inventory((Kind("gpu", 1.0),), (Node("n", "gpu", 0),)), "no devices"),
+        (lambda: Inventory((Kind("gpu", 1.0),), (Node("n", "gpu", 1),) * 2), "different names"),
+    ],
+)
+def test_problems_that_cannot_be_are_refused(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()

@@ -101,11 +101,14 @@ def test_the_base_install_has_no_torch(tmp_path):
 
 def test_imports_in_the_base_install(tmp_path):
     modules = "bandit, bandit.plots, mrl, mrl.config, mrl.tokens.alignment, mrl.exchange.records"
+    modules += ", mrl.allocation, mrl.allocation.allocating"
     run = in_base_install(f"import {modules}", tmp_path)
     assert run.returncode == 0, run.stderr
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["study", "--help"], ["doctor"]])
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["study", "--help"], ["allocate", "--help"], ["doctor"]]
+)
 def test_commands_in_the_base_install(arguments, tmp_path):
     run = in_base_install(command(*arguments), tmp_path)
     assert run.returncode == 0, run.stderr
