@@ -8,6 +8,7 @@ the time of the whole verdict.
 import importlib
 import logging
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from mrl.tasks.task import Item
@@ -35,7 +36,7 @@ class MathVerifier:
         if not text:
             return 0.0
         self.prepare()
-        gold, found = _read(item.answer), _read(text)
+        gold, found = _gold(item.answer), _read(text)
         library = importlib.import_module("math_verify")
         return float(library.verify(gold, found, timeout_seconds=None, raise_on_error=True))
 
@@ -49,3 +50,7 @@ def _read(text: str, /) -> list[Any]:
         parsing_timeout=None,
         raise_on_error=True,
     )
+
+
+# Half of a verdict's time is reading, and every answer meets a group of responses.
+_gold = lru_cache(maxsize=4096)(_read)

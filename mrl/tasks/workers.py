@@ -114,7 +114,14 @@ class Workers:
 
     def _staff(self, count: int, /) -> None:
         """Start the workers that are missing."""
-        started = [Worker.start(self._settings) for _ in range(count - len(self._workers))]
+        missing = count - len(self._workers)
+        try:
+            started = [Worker.start(self._settings) for _ in range(missing)]
+        except OSError as error:
+            raise RunError(
+                f"no process can be started for the verifier {self.name!r}: {error}; free memory "
+                "or lower task.verification.workers, then continue with --resume"
+            ) from None
         self._workers += started
         content = pickle.dumps(self._verify) if started else b""
         for worker in started:
@@ -122,10 +129,12 @@ class Workers:
 
     def _hear(self) -> dict[int, Verdict]:
         """Wait until a worker says something, or should have; the verdicts that came."""
+        found: dict[int, Verdict] = {}
+        if any(worker.lost.reason for worker in self._workers):
+            return found  # one was gone when it was to get jobs: it is replaced first
         busy = [worker for worker in self._workers if worker.missing or not worker.ready]
         first = min(worker.deadline for worker in busy)
         speaking = wait([one.connection for one in busy], max(0.0, first - time.monotonic()))
-        found: dict[int, Verdict] = {}
         for worker in busy:
             if worker.connection in speaking:
                 found |= worker.hear()

@@ -4,8 +4,8 @@ Run it with ``python tests/benchmarks/bench_verify.py``.
 Prints, for a cheap scorer (reasoning-gym's chain_sum) and a dear one (math-verify), verdicts a
 second in this process and with one and two workers, the ratio of the times, the microseconds that
 a verdict costs beyond the scoring itself, and the first call, in which the workers start; then what
-a verdict costs that runs out of time. Wall time, alternating, best of several repeats; all responses
-differ, so none is remembered. On a machine that does other work too, ratios say more than rates.
+a verdict costs that runs out of time. Wall time, alternating, best of several repeats; all
+responses differ, so none is remembered. On a busy machine the ratios say more than the rates.
 """
 
 import argparse

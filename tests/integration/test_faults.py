@@ -269,7 +269,7 @@ def test_unverified_responses_are_counted_by_reason_and_the_run_goes_on(
     (tmp_path / "failing.py").write_text(
         "import os\n"
         "def score(question, answer, response, finished):\n"
-        "    if not finished: os._exit(1)\n"
+        "    if response == '00': os._exit(1)\n"
         "    return None if response == '' else len(response) / (len(response) % 2)\n",
         encoding="utf-8",
     )
@@ -281,7 +281,11 @@ def test_unverified_responses_are_counted_by_reason_and_the_run_goes_on(
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     rounds = [row for row in rows if row["event"] == "round"]
     reasons = [row["unverified_by_reason"] for row in rounds]
-    assert {reason for found in reasons for reason in found} == {"crash", "none"}
+    assert {reason for found in reasons for reason in found} == {
+        "crash",
+        "exception",
+        "none",
+    }
     assert [sum(found.values()) for found in reasons] == [row["unverified"] for row in rounds]
     evaluated = [row for row in rows if row["event"] == "evaluation"]
     assert all(sum(row["unverified_by_reason"].values()) == row["unverified"] for row in evaluated)

@@ -1,12 +1,15 @@
 """Tasks from the library `datasets`, all of them local, and what they share with jsonl tasks."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
+from pydantic import TypeAdapter
 
-from mrl.config import DatasetTask, JsonlTask
+from mrl.config import DatasetTask, JsonlTask, TaskConfig
 from mrl.errors import InputError
 from mrl.tasks import Item, Task, load_task
 
@@ -177,3 +180,10 @@ def test_the_fingerprint_tells_items_apart_and_nothing_else(tmp_path: Path) -> N
         fingerprint(verifier="numeric"),
     ]
     assert len({first, *others}) == 6
+
+
+def test_the_tasks_of_the_documentation_are_right() -> None:
+    page = Path(__file__).resolve().parents[2] / "docs" / "tasks.md"
+    blocks = re.findall(r"```yaml\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+    tasks = [TypeAdapter(TaskConfig).validate_python(yaml.safe_load(one)["task"]) for one in blocks]
+    assert {task.kind for task in tasks} == {"jsonl", "dataset", "reasoning_gym"}

@@ -201,6 +201,15 @@ def test_an_interrupt_ends_the_workers_and_the_next_call_starts_afresh(pool) -> 
     assert rewards(task, "wrong") == [0.0]
 
 
+def test_a_worker_that_died_while_idle_costs_no_verdict(pool) -> None:
+    task = pool(1)
+    assert rewards(task, "right") == [1.0]
+    (worker,) = task.runner._workers
+    worker.process.kill()
+    worker.process.wait()
+    assert rewards(task, "wrong", "wrong too") == [0.0, 0.0]
+
+
 def test_close_ends_the_workers_and_leaves_the_task_usable(pool) -> None:
     with pool(2) as task:
         assert rewards(task, "right", "wrong") == [1.0, 0.0]
