@@ -237,7 +237,7 @@ class JsonlTask(Section):
 
 
 class ReasoningGymTask(Section):
-    """A procedurally generated task of the reasoning-gym library, scored by its own verifier."""
+    """A procedurally generated task of the reasoning-gym library."""
 
     kind: Literal["reasoning_gym"]
     name: str
@@ -248,6 +248,9 @@ class ReasoningGymTask(Section):
     """Training items."""
     eval_size: int = Field(200, ge=1)
     """Held-out items; those also among the training items are left out."""
+    verifier: Literal["own", "exact", "numeric"] = "own"
+    """``own``: the dataset's scorer, which mostly wants the bare answer. ``exact`` and ``numeric``
+    are those of a jsonl task; ``numeric`` also takes an answer in a sentence."""
 
 
 TaskConfig = Annotated[JsonlTask | ReasoningGymTask, Field(discriminator="kind")]

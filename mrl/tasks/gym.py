@@ -1,4 +1,4 @@
-"""Procedurally generated tasks of the reasoning-gym library, scored by its own verifiers.
+"""Procedurally generated tasks of the reasoning-gym library, scored by its own verifiers or ours.
 
 The library is imported when a task is loaded. Some of its datasets draw items from Python's or
 numpy's global generator; while a task is loaded these are seeded, and afterwards they are as they
@@ -25,8 +25,8 @@ import numpy as np
 
 from mrl.config import ReasoningGymTask
 from mrl.errors import InputError
-from mrl.tasks.task import Item, Task, drawn_order
-from mrl.tasks.verifiers import answer_text
+from mrl.tasks.task import Item, Task, Verify, drawn_order
+from mrl.tasks.verifiers import VERIFIERS, answer_text, read_number
 
 # Settings of every dataset that a run fixes, and where.
 OWN_SETTINGS = {"size": "task.size and task.eval_size", "seed": "the run's seed"}
@@ -92,7 +92,7 @@ def load(config: ReasoningGymTask, seed: int, /) -> Task:
     ------
     InputError
         If reasoning-gym is not installed, the dataset or a setting is unknown, the dataset
-        refuses its settings, or no held-out item is left.
+        refuses its settings, the verifier does not fit its answers, or no held-out item is left.
     """
     _check_settings(config)
     # reasoning-gym seeds item i with seed + i and numpy takes 32 bits: keep one bit of room.
@@ -108,9 +108,7 @@ def load(config: ReasoningGymTask, seed: int, /) -> Task:
             f"items are also among the {config.size} training items, of which {len(train)} "
             "differ; expected a smaller size, a larger eval_size, or params with more questions"
         )
-    verifier = GymVerifier(
-        dataset, {item.prompt_id: entry for item, entry in [*train.values(), *heldout.values()]}
-    )
+    verifier_id, verify = _verifier(config, dataset, [*train.values(), *heldout.values()])
     notes = []
     if len(train) < config.size:
         notes.append(f"{config.size - len(train)} repeated training item(s) left out")
@@ -122,10 +120,27 @@ def load(config: ReasoningGymTask, seed: int, /) -> Task:
     return Task(
         tuple(item for item, _ in train.values()),
         tuple(drawn_order([item for item, _ in heldout.values()], seed)),
-        f"reasoning_gym/{config.name}",
-        verifier,
+        verifier_id,
+        verify,
         tuple(notes),
     )
+
+
+def _verifier(
+    config: ReasoningGymTask, dataset: _Dataset, items: list[tuple[Item, dict[str, Any]]], /
+) -> tuple[str, Verify]:
+    """Name and function of the verifier that a task asks for."""
+    if config.verifier == "own":
+        entries = {item.prompt_id: entry for item, entry in items}
+        return f"reasoning_gym/{config.name}", GymVerifier(dataset, entries)
+    if config.verifier == "numeric":
+        for item, _ in items:
+            if read_number(item.answer) is None:
+                raise InputError(
+                    f"task {config.name!r}: got the answer {item.answer[:80]!r}; the verifier "
+                    "'numeric' expects numbers, so use 'own' or 'exact' for this dataset"
+                )
+    return config.verifier, VERIFIERS[config.verifier]
 
 
 @contextmanager

@@ -114,9 +114,7 @@ def test_the_folders_tokenizer_is_the_published_one_with_the_chat_template(tiny)
 
     kept = AutoTokenizer.from_pretrained(model_folder("tiny"))
     alone = published_tokenizer("tiny")
-    fingerprints = {
-        TokenBytes.of(one).fingerprint for one in (kept, alone, load_published("tiny"))
-    }
+    fingerprints = {TokenBytes.of(one).fingerprint for one in (kept, alone, load_published("tiny"))}
     assert len(fingerprints) == 1
     for one in (kept, alone):
         shown = one.apply_chat_template([{"role": "user", "content": "the"}], tokenize=False)
