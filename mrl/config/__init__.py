@@ -14,6 +14,7 @@ from mrl.config.reading import (
     parse_any,
     parse_study,
     read,
+    shipped_configs,
 )
 from mrl.config.schema import (
     BPETokenizer,
@@ -88,4 +89,5 @@ __all__ = [
     "parse_any",
     "parse_study",
     "read",
+    "shipped_configs",
 ]

@@ -14,9 +14,21 @@ from mrl.tasks.task import Item
 pytest.importorskip("reasoning_gym")
 
 
-def load(name: str, seed: int = 0, size: int = 20, eval_size: int = 10, **params: Any) -> Task:
+def load(
+    name: str,
+    seed: int = 0,
+    size: int = 20,
+    eval_size: int = 10,
+    verifier: Any = "own",
+    **params: Any,
+) -> Task:
     config = ReasoningGymTask(
-        kind="reasoning_gym", name=name, size=size, eval_size=eval_size, params=params
+        kind="reasoning_gym",
+        name=name,
+        size=size,
+        eval_size=eval_size,
+        params=params,
+        verifier=verifier,
     )
     return load_task(config, seed)
 
@@ -50,6 +62,21 @@ def test_partial_credit_is_passed_on() -> None:
     reward = task.verify(item, f"it is {item.answer}".encode(), True)
     assert reward is not None
     assert 0.0 < reward < 1.0
+
+
+def test_another_verifier_takes_the_answer_in_a_sentence_or_not_at_all() -> None:
+    numeric, exact = (load("chain_sum", verifier=kind) for kind in ("numeric", "exact"))
+    assert (numeric.verifier_id, exact.verifier_id) == ("numeric", "exact")
+    item = numeric.train[0]
+    sentence = f"The answer is {item.answer}.".encode()
+    assert numeric.verify(item, sentence, True) == 1.0
+    assert exact.verify(item, sentence, True) == 0.0
+    assert exact.verify(item, item.answer.encode(), True) == 1.0
+
+
+def test_numbers_are_not_asked_of_answers_that_are_none() -> None:
+    message = refusal("spell_backward", verifier="numeric")
+    assert "expects numbers, so use 'own' or 'exact'" in message
 
 
 def test_a_response_that_goes_on_or_is_not_utf8_is_no_answer() -> None:
