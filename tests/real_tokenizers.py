@@ -1,4 +1,4 @@
-"""Tokenizers of published models for tests; those whose package is not installed are skipped."""
+"""Published tokenizers and models for tests; those whose package is not installed are skipped."""
 
 import base64
 import json
@@ -16,7 +16,8 @@ from mrl.tokens.published import CACHE, TOKENIZERS, PackageMissing, load
 NAMES = tuple(TOKENIZERS)
 # Bytes of UTF-8 text without a token in SmolLM2's vocabulary.
 NO_TOKEN = frozenset(b"\x04\x06\x13\x14\x16\x1d\xf1\xf2")
-FOLDER = Path(__file__).parents[1] / CACHE
+ROOT = Path(__file__).parents[1]
+FOLDER = ROOT / CACHE
 
 
 def is_installed(name: str) -> bool:
@@ -32,6 +33,17 @@ def tokenizer(name: str) -> Any:
     """The tokenizer itself."""
     try:
         return load(name, cache=FOLDER)
+    except PackageMissing as missing:
+        pytest.skip(str(missing))
+
+
+@cache
+def model(name: str) -> Path:
+    """Folder of a published model; conversion takes a minute, once."""
+    from mrl import published
+
+    try:
+        return published.model_folder(name, cache=ROOT / published.CACHE)
     except PackageMissing as missing:
         pytest.skip(str(missing))
 

@@ -38,6 +38,7 @@ from mrl.config.reading import (
     parse_any,
     parse_study,
     read,
+    shipped_configs,
 )
 from mrl.config.rollouts import GroupConfig, SamplingConfig
 from mrl.config.schema import (
@@ -117,4 +118,5 @@ __all__ = [
     "parse_any",
     "parse_study",
     "read",
+    "shipped_configs",
 ]

@@ -83,15 +83,16 @@ def histogram(shapes: NDArray[np.int64], sizes: NDArray[np.int64], /) -> pd.Data
     return frame.sort_values(order, ascending=[False, True, True], ignore_index=True)
 
 
-def _sampled_ids(rollout: Any, a: ContentEncoder, /) -> NDArray[np.int64]:
-    """Take a rollout's token ids without its turn end."""
+def _sampled_ids(rollout: Any, a: ContentEncoder, /) -> ArrayLike:
+    """Take a rollout's token ids, its turn end among them."""
     fingerprint = getattr(rollout, "fingerprint", a.table.fingerprint)
     if fingerprint != a.table.fingerprint:
         raise ValueError(
             f"rollout has tokenizer fingerprint {fingerprint!r}; expected tokenizer_a's, "
             f"{a.table.fingerprint!r}"
         )
-    return without_turn_end(getattr(rollout, "source_ids", rollout), a.table)
+    ids: ArrayLike = getattr(rollout, "source_ids", rollout)
+    return ids
 
 
 def rollout_frame(
@@ -105,11 +106,12 @@ def rollout_frame(
                 f"residuals have shape {measured.shape}; expected one for each of {len(rollouts)} "
                 "rollouts"
             )
-    rows = [_sampled_ids(rollout, a) for rollout in rollouts]
+    sampled = [_sampled_ids(rollout, a) for rollout in rollouts]
+    rows = [without_turn_end(ids, a.table) for ids in sampled]
     told = [getattr(rollout, "canonical", None) for rollout in rollouts]
     unknown = [i for i, canonical in enumerate(told) if canonical is None]
     for i, canonical in zip(
-        unknown, is_canonical_batch([rows[i] for i in unknown], a), strict=True
+        unknown, is_canonical_batch([sampled[i] for i in unknown], a), strict=True
     ):
         told[i] = bool(canonical)
     texts = [

@@ -209,7 +209,9 @@ def is_canonical(ids: ArrayLike, tokenizer: Any, /) -> bool:
     Parameters
     ----------
     ids : array_like of int, shape (n,)
-        Ids of one response; one turn-end token (a control token) at the end is set aside.
+        Ids of one response; one control token at the end is set aside as its turn end. Where it is
+        known that a response was cut off, also one cut off behind a control token, it has no
+        turn end: `SegmentEncoder.canonical_batch` takes ids without one.
     tokenizer : ContentEncoder or a tokenizer that `TokenBytes.of` reads
         The one that the ids belong to.
 

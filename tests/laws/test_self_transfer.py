@@ -10,11 +10,19 @@ from typing import Any
 
 import numpy as np
 import pytest
+import real_tokenizers
 import torch
 
 from bandit.probes import PRP
-from mrl.config import ObjectiveConfig, OptimizerConfig, SamplingConfig
+from mrl.config import (
+    ObjectiveConfig,
+    OptimizerConfig,
+    PolicyConfig,
+    PretrainedModel,
+    SamplingConfig,
+)
 from mrl.credit import assign
+from mrl.models import load_model, load_tokenizer
 from mrl.policy import Policy
 from mrl.publish import records_of, residual_of
 from mrl.rollout.groups import Groups
@@ -68,17 +76,17 @@ def policy(name: str, tokenizer: Any, *, seed: int, shift: float = 0.0, **sampli
     )
 
 
-def weights(receiver: Policy, source: Policy, seed: int) -> np.ndarray:
+def weights(receiver: Policy, source: Policy, seed: int, samples: int = SAMPLES) -> np.ndarray:
     """The weights that the receiver's loss gives to rollouts of the source."""
-    rewards = (np.arange(SAMPLES)[None] % 2).astype(float)
-    theirs = Groups(source.generate([ITEM], SAMPLES, seed), rewards, SAMPLES)
+    rewards = (np.arange(samples)[None] % 2).astype(float)
+    theirs = Groups(source.generate([ITEM], samples, seed), rewards, samples)
     own = Groups(receiver.generate([ITEM], 2, seed + 1), np.array([[0.0, 1.0]]), 2)
     found = assign(
         receiver,
         own,
         records_of(source, theirs, [ITEM], frozenset({"rollout"}), TASK, 0),
         [ITEM],
-        peers={source.name: SAMPLES},
+        peers={source.name: samples},
         task=TASK,
         reverify=False,
         codecs={},
@@ -88,8 +96,8 @@ def weights(receiver: Policy, source: Policy, seed: int) -> np.ndarray:
     return np.array([weight for result in results for _, weight in result.ratios])
 
 
-def canonical(one: Policy, seed: int) -> np.ndarray:
-    (group,) = one.generate([ITEM], SAMPLES, seed)
+def canonical(one: Policy, seed: int, samples: int = SAMPLES) -> np.ndarray:
+    (group,) = one.generate([ITEM], samples, seed)
     return np.array(one.canonical(group), dtype=float)
 
 
@@ -104,6 +112,29 @@ def test_self_transfer_has_the_canonical_share_as_its_mean_weight(byte_level, sa
     assert 0.2 < share.mean() < 0.95
     assert abs(gated.mean() - share.mean()) < 3 * standard_error(gated, share)
     np.testing.assert_allclose(np.unique(gated.round(9)), [0.0, 1.0])
+
+
+@pytest.mark.slow
+def test_self_transfer_holds_on_a_real_language_model(one_thread):
+    path = str(real_tokenizers.model("smollm2"))
+    config = PolicyConfig(name="a", model=PretrainedModel(kind="pretrained", path=path))
+    tokenizer = load_tokenizer(config)
+    me = Policy(
+        name="a",
+        model=load_model(config, tokenizer, seed=0),
+        tokenizer=tokenizer,
+        probe=PRP(scale="none"),
+        sampling=SamplingConfig(max_tokens=12),
+        objective=ObjectiveConfig(),
+        optimizer=OptimizerConfig(kind="sgd"),
+        template="plain",
+    )
+    gated, share = weights(me, me, 10, samples=64), canonical(me, 20, samples=64)
+    assert 0.5 < share.mean() < 1
+    assert abs(gated.mean() - share.mean()) < 3 * standard_error(gated, share)
+    assert 0 < (gated == 0).mean() < 0.5
+    # sampling with a cache and scoring without one round differently
+    np.testing.assert_allclose(gated[gated > 0], 1.0, atol=1e-3)
 
 
 def test_without_the_gate_the_mean_weight_counts_tokenisations(byte_level, one_thread):

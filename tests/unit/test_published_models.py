@@ -12,7 +12,7 @@ from mrl import published as module
 from mrl.config import PolicyConfig
 from mrl.errors import InputError, PackageMissing
 from mrl.models import load_model, load_tokenizer
-from mrl.published import MODELS, main, model_folder, published_tokenizer
+from mrl.published import main, model_folder, published_tokenizer
 from mrl.tokens import TokenBytes
 from mrl.tokens import published as tokenizers
 from mrl.tokens._spelling import byte_alphabet
@@ -25,7 +25,6 @@ gguf = pytest.importorskip("gguf")
 CONTROL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 TEMPLATE = "{% for m in messages %}<|im_start|>{{ m['content'] }}<|im_end|>{% endfor %}"
 WIDTH = 32
-FOLDER = Path(__file__).parents[2] / module.CACHE
 
 
 def write_gguf(path: Path) -> np.ndarray:
@@ -163,10 +162,9 @@ def test_the_command_lists_the_models(capsys):
 
 @pytest.mark.slow
 def test_smollm2_knows_english():
-    real_tokenizers.tokenizer("smollm2")  # skips where the package is not installed
     from transformers import AutoModelForCausalLM
 
-    folder = model_folder("smollm2", cache=FOLDER)
+    folder = real_tokenizers.model("smollm2")
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     tokenizer = published_tokenizer("smollm2")
     assert sum(one.numel() for one in model.parameters()) == 134_515_008
@@ -174,4 +172,3 @@ def test_smollm2_knows_english():
     with torch.inference_mode():
         logits = model(ids).logits[0, -1]
     assert tokenizer.decode([int(logits.argmax())]) == " Paris"
-    assert MODELS["smollm2"].path.suffix == ".gguf"

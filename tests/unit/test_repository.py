@@ -20,6 +20,7 @@ import mrl
 import paper_figures
 from bandit.probes import PROBES
 from mrl import config
+from mrl.errors import InputError
 
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
@@ -136,6 +137,16 @@ def test_shipped_inventories_parse(path):
 def test_configurations_are_shipped():
     assert CONFIGS
     assert CLUSTERS
+
+
+def test_a_shipped_configuration_is_read_by_name_unless_a_file_has_it(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert {path.stem for path in CONFIGS} == set(config.shipped_configs())
+    assert config.load("arithmetic-pair").name == "arithmetic-pair"
+    Path("arithmetic-pair").write_text("name: mine", encoding="utf-8")
+    assert config.read("arithmetic-pair") == {"name": "mine"}
+    with pytest.raises(InputError, match=r"expected a YAML file or one of \['arithmetic-pair'"):
+        config.read("arithmetic-pear")
 
 
 @pytest.mark.parametrize("module", PROBE_BLIND)

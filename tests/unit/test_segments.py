@@ -18,7 +18,7 @@ from mrl.publish import records_of
 from mrl.rollout import Rollout
 from mrl.rollout.groups import Groups
 from mrl.tasks import Item, Task
-from mrl.tokens import ContentEncoder, Unrepresentable, align, retokenize
+from mrl.tokens import ContentEncoder, Unrepresentable, align, is_canonical, retokenize
 from mrl.tokens.recipes import bpe_tokenizer
 from mrl.tokens.segments import SegmentEncoder, StructuralTokens
 from mrl.update import update
@@ -142,6 +142,15 @@ def test_each_text_segment_decides_by_itself_whether_a_response_is_canonical():
     assert A.canonical_batch([[*ids, role], [role, *ids]]).tolist() == [False, False]
 
 
+def test_a_control_token_ends_a_response_only_where_it_did_end():
+    text, (eos, role) = typed(A, "so 12"), (THINKER.eos_token_id, THINKER.get_vocab()["<role>"])
+    for end in (eos, role):
+        assert is_canonical([*text, end], THINKER)  # taken as the turn end
+        # ids without their turn end: what is still there stands inside the response
+        assert A.canonical_batch([text, [*text, end]]).tolist() == [True, False]
+    assert not is_canonical([*text, role, eos], THINKER)
+
+
 def test_no_merge_crosses_a_structural_token():
     # "think" is one token, but not across the tag
     ids = typed(A, "thi", "think_open", "nk")
@@ -255,6 +264,14 @@ def test_a_thinking_peers_rollouts_pass_the_gate_and_become_own_tokens(make, rat
         assert row.source.block_of_token.shape == (len(row.response),)
     assert found.counts["gated_share"] == 0.0
     assert np.isfinite(update(me, found)["loss"])
+
+
+def test_a_response_cut_off_behind_a_control_token_is_not_canonical(make):
+    peer = make("peer", THINKER)
+    whole, cut = rollout(peer, "so 12"), rollout(peer, "so 12", finished=False)
+    role = THINKER.get_vocab()["<role>"]
+    behind = replace(cut, ids=(*cut.ids, role), logprobs=np.full(len(cut.ids) + 1, -0.5))
+    assert peer.canonical([whole, cut, behind]) == [True, True, False]
 
 
 def test_a_success_carries_its_segments(make):

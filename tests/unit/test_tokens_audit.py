@@ -53,6 +53,9 @@ def test_rollouts_give_the_canonical_share_and_the_refused_share(characters, pai
     assert report.refused_share == 0.0
     suggested = report.suggested_residual()
     assert (suggested.drop, suggested.gate) == (0.0, pytest.approx(2 / 3))
+    # one control token at the end is the turn end, a second one before it is not
+    ended = audit(pairs, characters, ["ab"], rollouts=[[6, 1], [6, 0, 1]])
+    assert ended.rollouts["canonical"].tolist() == [True, False]
     back = audit(characters, pairs, ["ab"], rollouts=[[2, 6], [2, 3]])  # "a ", "ab"
     assert back.refused_share == 0.5
     assert (back.suggested_residual().drop, back.suggested_residual().gate) == (0.5, 0.0)

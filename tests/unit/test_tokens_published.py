@@ -4,6 +4,7 @@ import struct
 import subprocess
 import sys
 from dataclasses import replace
+from importlib.metadata import version
 
 import pytest
 import real_tokenizers
@@ -13,7 +14,14 @@ from mrl.errors import InputError
 from mrl.tokens import TokenBytes, retokenize
 from mrl.tokens import published as module
 from mrl.tokens._gguf import metadata_of
-from mrl.tokens.published import TOKENIZERS, PackageMissing, from_ranks, load, main
+from mrl.tokens.published import (
+    CONVERTERS,
+    TOKENIZERS,
+    PackageMissing,
+    from_ranks,
+    load,
+    main,
+)
 
 PATTERN = r"\p{L}+|\p{N}{1,3}|[^\p{L}\p{N}]"
 RANKS = {bytes([value]): value for value in range(256)} | {
@@ -116,7 +124,7 @@ def test_a_converted_tokenizer_is_kept_and_loaded_again(tmp_path, monkeypatch):
     real_tokenizers.tokenizer("smollm2")  # skips where the package is not installed
     first = load("smollm2", cache=tmp_path)
     (kept,) = tmp_path.iterdir()
-    assert kept.name == "smollm2-0.1.2.json"
+    assert kept.name == f"smollm2-{TOKENIZERS['smollm2'].edition(CONVERTERS)}.json"
     monkeypatch.setattr(
         module, "TOKENIZERS", {"smollm2": replace(TOKENIZERS["smollm2"], read=pytest.fail)}
     )
@@ -124,6 +132,25 @@ def test_a_converted_tokenizer_is_kept_and_loaded_again(tmp_path, monkeypatch):
     assert isinstance(again, Tokenizer)
     assert TokenBytes.of(again).fingerprint == TokenBytes.of(first).fingerprint
     assert retokenize(b"the cat", again).tolist() == first.encode("the cat").ids
+
+
+def test_what_an_earlier_converter_left_is_not_read(tmp_path):
+    installed = replace(TOKENIZERS["smollm2"], distribution="mutual-rl")
+    converter = tmp_path / "conversion.py"
+    converter.write_text("pieces = 1\n")
+    first = installed.edition([converter])
+    assert first == installed.edition([converter])
+    assert first.startswith(version("mutual-rl") + "-")
+    converter.write_text("pieces = 2\n")
+    assert installed.edition([converter]) != first
+
+
+def test_the_converters_are_all_modules_that_a_conversion_is_made_of():
+    used = {"_gguf", "_spelling", "conversion"}
+    assert {path.stem for path in CONVERTERS} == used
+    code = "import sys, mrl.tokens.conversion; print(*sorted(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert {f"mrl.tokens.{stem}" for stem in used} <= set(done.stdout.split())
 
 
 def test_the_package_does_not_import_the_module_of_published_tokenizers():
