@@ -31,10 +31,13 @@ TRAINING_ONLY = (
     "tokenizers",
     "accelerate",
     "reasoning_gym",
+    "datasets",
+    "math_verify",
+    "peft",
     "ray",
     "vllm",
 )
-PROBE_BLIND = ("train", "loss", "batch")
+PROBE_BLIND = ("train", "loss", "batch", "update")
 CLUSTERS = sorted((ROOT / "mrl" / "configs").glob("cluster-*.yaml"))
 CONFIGS = sorted({*(ROOT / "mrl" / "configs").rglob("*.yaml")} - {*CLUSTERS})
 FOLDERS = ("bandit", "mrl", "paper_figures", "notebooks", "docs", "tests", ".ci")
@@ -237,7 +240,7 @@ def test_constraints_allow_what_is_required():
     }
     project = PROJECT["project"]
     wanted = list(project["dependencies"])
-    for extra in ("train", "dev", "notebooks"):
+    for extra in ("train", "loggers", "dev", "notebooks"):
         wanted += project["optional-dependencies"][extra]
     for requirement in map(Requirement, wanted):
         pin = pins[re.sub(r"[-_.]+", "-", requirement.name).lower()]
