@@ -12,7 +12,8 @@ For N parameters of w bytes, prompts of p and responses of r tokens, per device 
 Operations and bytes are divided by the device's peaks times its efficiency; they do not overlap.
 Activations are 17 w bytes a token, layer and hidden unit (34 bytes in 16-bit numbers: Korthikanti
 et al., "Reducing activation recomputation in large transformer models", 2022, without attention
-scores, which fused kernels do not store) and three 32-bit copies of the logits.
+scores, which fused kernels do not store) and three 32-bit copies of the logits. With activation
+checkpointing w bytes, and 2 N operations more to compute the others again.
 """
 
 import json
@@ -38,6 +39,7 @@ from mrl.errors import InputError
 DTYPE_BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
 MOMENTS = {"adamw": 2, "sgd": 0}
 ACTIVATION = 17  # numbers of the model's type, a token, layer and hidden unit
+KEPT = 1  # of these with activation checkpointing: the input of each layer
 LOGITS = 3 * 4  # bytes a token and entry of the vocabulary
 
 
@@ -65,7 +67,7 @@ def demands_of(run: RunConfig, cluster: InventoryConfig, /) -> tuple[Demand, ...
     if unknown := sorted(cluster.policies.keys() - set(names)):
         raise InputError(f"the inventory names policies {unknown}; the run has {names}")
     return tuple(
-        _demand(run, cluster, policy, told, size_of(policy, told))
+        _demand(run, cluster, policy, told, size_of(policy, told.size, cluster.models))
         for policy in run.policies
         for told in [cluster.policies.get(policy.name, DemandConfig())]
     )
@@ -80,19 +82,20 @@ def _demand(
     /,
 ) -> Demand:
     width = DTYPE_BYTES[policy.model.dtype]
-    weights, trained = size.parameters * width, size.parameters * told.trainable
+    weights, trained = size.parameters * width, size.parameters * _trained_share(policy, told, size)
     moments = told.optimizer_bytes
     if moments is None:
         moments = MOMENTS[policy.optimizer.kind] * width
     learned = trained * (width + moments)
-    response = cluster.response_tokens or run.sampling.max_tokens
+    sampling, group = run.sampling_of(policy), run.group_of(policy)
+    response = cluster.response_tokens or sampling.max_tokens
     tokens = cluster.prompt_tokens + response
     cache = 2 * size.layers * size.kv_size * width  # bytes a token
     objective = run.objective_of(policy)
-    rows = run.prompts * run.group.own
+    rows = run.prompts * group.own
     generation = Phase(
         rows=rows,
-        batch=run.sampling.batch,
+        batch=sampling.batch,
         costs={
             name: Cost(
                 once=0.0,
@@ -108,8 +111,9 @@ def _demand(
     if "rollout" in run.probe_of(policy).needs:
         rows += run.prompts * sum(run.peers_of(policy.name).values())
     operations = 4 * size.parameters + 2 * trained
-    if objective.updates > 1:
-        operations += 2 * size.parameters
+    # A scoring pass before several updates, and activations that are computed again.
+    operations += 2 * size.parameters * ((objective.updates > 1) + policy.activation_checkpointing)
+    kept = KEPT if policy.activation_checkpointing else ACTIVATION
     training = Phase(
         rows=rows,
         batch=max(1, objective.batch_tokens // tokens),
@@ -123,9 +127,16 @@ def _demand(
         },
         state=weights + learned,
         row_bytes=tokens
-        * (ACTIVATION * width * size.layers * size.hidden_size + LOGITS * size.vocab_size),
+        * (kept * width * size.layers * size.hidden_size + LOGITS * size.vocab_size),
     )
-    return Demand(policy.name, generation, training, 0.0 if told.own_engine else weights)
+    shared = weights if policy.engine.kind == "hf" else 0.0
+    return Demand(policy.name, generation, training, shared)
+
+
+def _trained_share(policy: PolicyConfig, told: DemandConfig, size: SizeConfig, /) -> float:
+    if told.trainable is not None:
+        return told.trainable
+    return 1.0 if policy.lora is None else min(1.0, 2 * policy.lora.rank / size.hidden_size)
 
 
 def _compute(kind: KindConfig, operations: float, /) -> float:

@@ -3,10 +3,11 @@
 import json
 import math
 import struct
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from mrl.config import DemandConfig, PolicyConfig, PretrainedModel, SizeConfig
+from mrl.config import PolicyConfig, PretrainedModel, SizeConfig
 from mrl.errors import InputError
 
 # Names in the config.json of older architectures.
@@ -17,27 +18,31 @@ OLDER = {
 }
 
 
-def size_of(policy: PolicyConfig, told: DemandConfig, /) -> SizeConfig:
+def size_of(
+    policy: PolicyConfig, told: SizeConfig | None, models: Mapping[str, SizeConfig], /
+) -> SizeConfig:
     """Size of a policy's model.
 
-    What the inventory says comes first. Of a local folder the headers of the weight files and
-    ``config.json`` are read. A model with random weights is built without memory, which needs
-    torch.
+    What the inventory says, of the policy or of its model, comes first. Of a local folder the
+    headers of the weight files and ``config.json`` are read. A model with random weights is built
+    without memory, which needs torch.
 
     Raises
     ------
     InputError
         If the size is not known, or a file cannot be read.
     """
-    if told.size is not None:
-        return told.size
+    if told is not None:
+        return told
     if not isinstance(policy.model, PretrainedModel):
         return _of_init(policy)
+    if policy.model.path in models:
+        return models[policy.model.path]
     folder = Path(policy.model.path)
     if not folder.is_dir():
         raise InputError(
             f"policy {policy.name!r}: {policy.model.path!r} is no local folder, so its size is not "
-            f"known; set policies.{policy.name}.size in the inventory (parameters, layers, "
+            f"known; set models[{policy.model.path!r}] in the inventory (parameters, layers, "
             "hidden_size, kv_size, vocab_size, as its config.json has them)"
         )
     try:

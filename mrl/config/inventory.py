@@ -58,14 +58,13 @@ class DemandConfig(Section):
     """What a plan must know about a policy beyond the run's configuration."""
 
     size: SizeConfig | None = None
-    """Size of its model; needed where the model is no local folder."""
-    trainable: float = Field(1.0, gt=0, le=1)
-    """Share of the parameters that is trained: 1, or less with adapters."""
+    """Size of its model. Default: what `models` says of it, or the local folder."""
+    trainable: float | None = Field(None, gt=0, le=1)
+    """Share of the parameters that is trained. Default: all; with adapters 2 rank / hidden_size,
+    their share in a square matrix."""
     optimizer_bytes: float | None = Field(None, ge=0)
     """Bytes of optimizer state for each trained parameter, master weights included. Default: two
     moments in the parameters' type for AdamW, none for plain gradient descent."""
-    own_engine: bool = False
-    """The generation engine holds a copy of the weights of its own, as vLLM does."""
 
 
 class InventoryConfig(Section):
@@ -86,6 +85,8 @@ class InventoryConfig(Section):
     """Length of a prompt, tokens."""
     response_tokens: int | None = Field(None, ge=1)
     """Length of a response, tokens. Default: the longest that the run allows."""
+    models: dict[str, SizeConfig] = {}
+    """Sizes of models that are no local folders, by hub id."""
     policies: dict[str, DemandConfig] = {}
     """By name of a policy of the run."""
 

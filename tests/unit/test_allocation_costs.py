@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
+from mrl.allocation import plan
 from mrl.allocation.costs import demands_of, inventory_of, measured
 from mrl.allocation.placement import demanded_memory
 from mrl.allocation.sizes import size_of
-from mrl.config import DemandConfig, InventoryConfig, RunConfig, dump, parse
+from mrl.config import InventoryConfig, RunConfig, dump, load, load_inventory, parse
 from mrl.errors import InputError
 
 GIB = 2**30
@@ -82,14 +83,19 @@ def test_a_rule_that_trains_on_peers_rollouts_pays_for_them():
 
 
 def test_memory_of_full_training_adapters_and_an_engine_of_its_own():
-    def state(**told: Any) -> float:
-        (one, _) = demands_of(run(), cluster(policies={n: {"size": SIZE, **told} for n in "ab"}))
+    def state(own: Any = None, **told: Any) -> float:
+        values = run().model_dump()
+        values["policies"] = [values["policies"][0] | (own or {})]
+        inventory = cluster(policies={"a": {"size": SIZE, **told}})
+        (one,) = demands_of(parse(values), inventory)
         return demanded_memory([one], ["a"], ["a"], 1)[0]
 
     # weights, gradients and two moments of 2 bytes
     assert state() == pytest.approx(8e9)
     assert state(trainable=0.01) == pytest.approx(2.06e9)
-    assert state(own_engine=True) == pytest.approx(10e9)
+    # adapters: 2 rank / hidden_size of the parameters
+    assert state({"lora": {"rank": 10}}) == pytest.approx(2e9 + 6e9 * 20 / 2048)
+    assert state({"engine": {"kind": "vllm"}}) == pytest.approx(10e9)
     assert state(optimizer_bytes=12) == pytest.approx(16e9)
 
 
@@ -106,7 +112,7 @@ def test_a_model_folder_is_read_without_torch(tmp_path, make_policy):
     policy = make_policy()
     policy.model.save_pretrained(tmp_path)
     config = run(policies=[{"name": "a", "model": {"kind": "pretrained", "path": str(tmp_path)}}])
-    size = size_of(config.policies[0], DemandConfig())
+    size = size_of(config.policies[0], None, {})
     assert size.parameters == sum(weights.numel() for weights in policy.model.parameters())
     assert (size.layers, size.hidden_size, size.kv_size) == (1, 16, 16)
     assert size.vocab_size == policy.model.config.vocab_size
@@ -117,7 +123,7 @@ def test_random_weights_are_sized_as_they_will_be_built(configure):
 
     config = configure(2)
     for section, policy in zip(config.policies, build_policies(config), strict=True):
-        size = size_of(section, DemandConfig())
+        size = size_of(section, None, {})
         assert size.parameters == sum(weights.numel() for weights in policy.model.parameters())
         assert size.vocab_size == policy.model.config.vocab_size
 
@@ -126,7 +132,7 @@ def test_a_folder_without_weights_is_refused(tmp_path):
     (tmp_path / "config.json").write_text("{}")
     config = run(policies=[{"name": "a", "model": {"kind": "pretrained", "path": str(tmp_path)}}])
     with pytest.raises(InputError, match="cannot be read"):
-        size_of(config.policies[0], DemandConfig())
+        size_of(config.policies[0], None, {})
 
 
 @pytest.fixture
@@ -172,3 +178,11 @@ def test_times_that_are_not_there_are_refused(timed):
     (timed / "timing.jsonl").unlink()
     with pytest.raises(InputError, match="cannot read"):
         measured(estimates, timed, cluster(), "slow")
+
+
+@pytest.mark.parametrize("cluster_name", ["cluster-8gpu", "cluster-2x8gpu"])
+@pytest.mark.parametrize("name", ["math-pair", "gsm8k-pair", "gym-pair"])
+def test_the_shipped_set_ups_fit_the_shipped_clusters(name, cluster_name):
+    config, inventory = load(name), load_inventory(Path(f"mrl/configs/{cluster_name}.yaml"))
+    placement = plan(inventory_of(inventory), demands_of(config, inventory))
+    assert 1 <= placement.round_seconds / placement.bound < 1.05
