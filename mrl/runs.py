@@ -75,7 +75,11 @@ class RunFolder:
         """
         check_loggers(config.logging)
         run = cls(config, items, unvalidated=unvalidated, resumed=resume)
-        run.status, run.notes, run.unvalidated = once(run._reopen if resume else run._create)
+        try:
+            run.status, run.notes, run.unvalidated = once(run._reopen if resume else run._create)
+        except BaseException:
+            run._close()
+            raise
         return run
 
     def _create(self) -> tuple[dict[str, Any], list[str], bool]:
@@ -160,9 +164,11 @@ class RunFolder:
         return self
 
     def _open_loggers(self) -> Loggers:
-        metrics = self._files["metrics"]
-        metrics.seek(0)
-        logged = [json.loads(line) for line in metrics if line.endswith(b"\n")]
+        logged: list[Any] = []
+        if any(self.config.logging.model_dump().values()):
+            metrics = self._files["metrics"]
+            metrics.seek(0)
+            logged = [json.loads(line) for line in metrics if line.endswith(b"\n")]
         name = f"{self.config.name}-{self.status['id'][:8]}"
         settings = self.config.model_dump(mode="json")
         return Loggers(self.config.logging, self.path, name, settings, logged)
