@@ -1,6 +1,7 @@
 """The vLLM engine: the contract of all engines, and what it must refuse or notice."""
 
 import importlib.util
+import warnings
 from typing import Any
 
 import pytest
@@ -57,7 +58,9 @@ def test_weights_that_did_not_arrive_are_noticed(serve_policy, monkeypatch):
 @pytest.fixture
 def packing(monkeypatch: Any) -> None:
     """Let the kernels keep packed copies of weights, as they do on CPUs with matrix units."""
-    from vllm.model_executor.layers import utils
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about how vLLM uses other libraries
+        from vllm.model_executor.layers import utils
 
     dispatch = utils.dispatch_cpu_unquantized_gemm
 
