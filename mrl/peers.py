@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bandit.probes import Group
+from mrl.distributed import once
 from mrl.exchange.fields import Segment
 from mrl.exchange.records import Record, RolloutRecord, SuccessRecord
 from mrl.policy import Policy
@@ -98,7 +99,8 @@ def _verify(texts: PeerTexts, items: Sequence[Item], task: Task, reverify: bool,
         jobs = [
             (items[b], one.text, one.finish_reason == "eos") for (b, _), one in texts.record.items()
         ]
-        rewards = [verdict.reward for verdict in task.verdicts(jobs)]
+        # As in `verify_all`: processes whose verdicts differ would part.
+        rewards = [verdict.reward for verdict in once(lambda: task.verdicts(jobs))]
         texts.refused += sum(map(ne, rewards, claims))
     for (place, one), reward in zip(texts.record.items(), rewards, strict=True):
         if isinstance(one, SuccessRecord):

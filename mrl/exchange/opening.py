@@ -4,6 +4,8 @@ from pathlib import Path
 from typing import Any
 
 from mrl.config import ExchangeConfig
+from mrl.distributed import count
+from mrl.errors import InputError
 from mrl.exchange.exchange import Exchange
 from mrl.exchange.memory import MemoryExchange
 from mrl.exchange.replay import ReplayExchange
@@ -20,7 +22,17 @@ def open_exchange(config: ExchangeConfig, folder: Path, /) -> Exchange:
         As `mrl.replay.resolve` leaves it.
     folder : Path
         The run's folder.
+
+    Raises
+    ------
+    InputError
+        If several processes that play one run would write one file.
     """
+    if config.store == "sqlite" and count() > 1:
+        raise InputError(
+            f"exchange.store=sqlite in {count()} processes of one run, each of which has the "
+            "whole exchange; expected exchange.store=memory, or one process"
+        )
     inner: Exchange
     if config.store == "memory":
         inner = MemoryExchange()
