@@ -1,6 +1,6 @@
 """Replay: a finished run's policies stand in as peers of this one, by what they published then.
 
-Nothing of them is in memory but their tokenizers. Source: docs/trainer.md, "Replay".
+Nothing of them is in memory but their tokenizers. Source: docs/runs.md, "Replay".
 """
 
 from collections.abc import Mapping, Sequence
