@@ -183,6 +183,6 @@ def test_times_that_are_not_there_are_refused(timed):
 @pytest.mark.parametrize("cluster_name", ["cluster-8gpu", "cluster-2x8gpu"])
 @pytest.mark.parametrize("name", ["math-pair", "gsm8k-pair", "gym-pair"])
 def test_the_shipped_set_ups_fit_the_shipped_clusters(name, cluster_name):
-    config, inventory = load(name), load_inventory(Path(f"mrl/configs/{cluster_name}.yaml"))
+    config, inventory = load(name), load_inventory(cluster_name)
     placement = plan(inventory_of(inventory), demands_of(config, inventory))
     assert 1 <= placement.round_seconds / placement.bound < 1.05

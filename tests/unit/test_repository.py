@@ -144,7 +144,7 @@ def test_configurations_are_shipped():
 
 def test_a_shipped_configuration_is_read_by_name_unless_a_file_has_it(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert {path.stem for path in CONFIGS} == set(config.shipped_configs())
+    assert {path.stem for path in (*CONFIGS, *CLUSTERS)} == set(config.shipped_configs())
     assert config.load("arithmetic-pair").name == "arithmetic-pair"
     Path("arithmetic-pair").write_text("name: mine", encoding="utf-8")
     assert config.read("arithmetic-pair") == {"name": "mine"}
