@@ -96,7 +96,7 @@ $(VLLM_VENV)/.up-to-date: pyproject.toml constraints.txt
 test-vllm: export TORCH_COMPILE_DISABLE := 1
 test-vllm: export OMP_NUM_THREADS := 1
 test-vllm: $(VLLM_VENV)/.up-to-date ## the vLLM engine on CPU, in an environment of its own
-	$(VLLM_VENV)/bin/python -m pytest tests/vllm
+	$(VLLM_VENV)/bin/python -m pytest tests/with_vllm
 
 figures: setup ## the paper's figures, into runs/figures, and the gallery docs/figures.md
 	$(BIN)/python -m paper_figures -o runs/figures --gallery docs

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings as hypothesis_settings
 
 from bandit.probes import GRPO
 from mrl.config import (
@@ -18,6 +19,10 @@ from mrl.config import (
     SamplingConfig,
     parse,
 )
+
+# How long an example takes says nothing about what is tested, and much about what else runs.
+hypothesis_settings.register_profile("mutual-rl", deadline=None)
+hypothesis_settings.load_profile("mutual-rl")
 
 ALPHABET = "01+="
 # A vocabulary of its own: pairs of digits are one token.

@@ -366,22 +366,26 @@ def test_damaged_checkpoint_is_named_and_an_earlier_one_continues(
 
 
 @pytest.mark.parametrize(
-    ("room", "what"),
-    [(-1500, "cannot write to"), (-200, "metrics.jsonl"), (7000, "checkpoint of round 4")],
+    ("file", "room", "what"),
+    [
+        ("config.yaml", -200, "cannot write to"),
+        ("metrics.jsonl", -200, "metrics.jsonl"),
+        ("metrics.jsonl", 7000, "checkpoint of round 7"),
+    ],
 )
-def test_full_disk_ends_the_run_and_loses_nothing(mrl, config, folder, room, what):
+def test_full_disk_ends_the_run_and_loses_nothing(mrl, config, folder, file, room, what):
     # In turn no room for the configuration, the next metrics, the next weights.
     path = config()
-    assert mrl("train", path, "rounds=3")[0] == 0
+    assert mrl("train", path, "rounds=6")[0] == 0
     whole = (folder / "metrics.jsonl").read_bytes()
-    with no_file_beyond(len(whole) + room):
+    with no_file_beyond((folder / file).stat().st_size + room):
         code, message = mrl("train", path, "rounds=20", "--resume")
     assert code == 1
     assert what in message
     assert "File too large" in message
     kept = sorted(one.name for one in (folder / "checkpoints").iterdir())
-    assert kept == ["round-000002", "round-000003"]
-    assert mrl("train", path, "rounds=3", "--resume")[0] == 0
+    assert kept == ["round-000005", "round-000006"]
+    assert mrl("train", path, "rounds=6", "--resume")[0] == 0
     assert (folder / "metrics.jsonl").read_bytes() == whole
 
 
@@ -475,8 +479,8 @@ def test_an_unexpected_error_keeps_its_traceback_and_says_how_to_go_on(config, f
 
 
 def test_want_of_memory_ends_the_run_and_names_the_setting(mrl, config, folder, monkeypatch):
-    from mrl import policy
     from mrl.reload import load_policies
+    from mrl.rollout import hf
 
     path = config()
     assert mrl("train", path, "rounds=1")[0] == 0
@@ -484,7 +488,7 @@ def test_want_of_memory_ends_the_run_and_names_the_setting(mrl, config, folder, 
     def greedy(*_: Any, **__: Any) -> Any:
         raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried 1 TB")
 
-    monkeypatch.setattr(policy, "sample", greedy)
+    monkeypatch.setattr(hf, "sample", greedy)
     code, message = mrl("train", path, "rounds=2", "--resume")
     assert code == 1
     assert "'a' samples" in message

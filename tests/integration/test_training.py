@@ -192,7 +192,7 @@ def test_checkpoints_of_adapters_hold_these_alone_and_load_through_peft(settings
     ids = torch.tensor([[3, 4, 5]])
     with torch.inference_mode():
         assert loaded(ids).logits.equal(policy.model.eval()(ids).logits)
-        with policy.without_adapters():
+        with policy.model.disable_adapter():
             assert not loaded(ids).logits.equal(policy.model(ids).logits)
 
 
