@@ -19,7 +19,7 @@ from mrl.tokens._backends import backend_of, size_of
 from mrl.tokens._content import ContentTokenizer, content_of_model, content_of_spec
 from mrl.tokens._families import spec_of
 from mrl.tokens._sentencepiece import SentencePieceModel, is_processor
-from mrl.tokens.token_bytes import TokenBytes
+from mrl.tokens.token_bytes import TokenBytes, whole_numbers
 
 Ids = NDArray[np.int64]
 
@@ -239,7 +239,7 @@ def is_canonical_batch(batch: Sequence[ArrayLike], tokenizer: Any, /) -> NDArray
 
 def without_turn_end(ids: ArrayLike, table: TokenBytes, /) -> Ids:
     """`ids` less one control token at the end, if there is one."""
-    row = np.asarray(ids, dtype=np.int64)
+    row = whole_numbers(ids)
     if row.ndim != 1:
         raise ValueError(f"ids have shape {row.shape}; expected one row: one response")
     return row[:-1] if row.size and int(row[-1]) in table.control else row

@@ -19,6 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 from mrl.errors import InputError
 from mrl.exchange.fields import Segment
 from mrl.tokens.retokenization import ContentEncoder, Ids, Unrepresentable
+from mrl.tokens.token_bytes import whole_numbers
 
 # Spellings that are read from a tokenizer's added tokens where nothing is declared; of a kind the
 # first that the tokenizer has.
@@ -172,7 +173,8 @@ class SegmentEncoder:
 
         Its kind is declared here, and its bytes are this policy's spelling or the one that the
         peer declares: a peer cannot pass other text off as structure. What is not accepted is
-        read as text.
+        read as text. `text` and `segments` are those of a record, whose segments are ordered and
+        do not overlap.
 
         Parameters
         ----------
@@ -279,7 +281,7 @@ class SegmentEncoder:
         """`lengths` of many responses in one call, laid end to end."""
         if not rows:
             return np.zeros(0, np.int64)
-        ids = np.concatenate([np.asarray(row, dtype=np.int64) for row in rows])
+        ids = np.concatenate([whole_numbers(row) for row in rows])
         counts = np.array([np.size(row) for row in rows])
         places = self.structure.places(ids)
         starts = np.concatenate([counts.cumsum() - counts, places, places + 1])
@@ -293,7 +295,7 @@ class SegmentEncoder:
 
     def _pieces(self, ids: ArrayLike, /) -> list[Piece]:
         """Text segments as arrays of ids, and the structural tokens between them as numbers."""
-        row = np.asarray(ids, dtype=np.int64)
+        row = whole_numbers(ids)
         places = self.structure.places(row)
         if not len(places):
             return [row] if row.size else []

@@ -264,12 +264,10 @@ class TokenBytes:
             return spelled[1:]
         return spelled
 
-    def _checked(self, ids: ArrayLike, /) -> NDArray[np.intp]:
-        row: NDArray[Any] = np.asarray(ids)
+    def _checked(self, ids: ArrayLike, /) -> NDArray[np.int64]:
+        row = whole_numbers(ids)
         if row.size == 0:
-            return np.zeros(row.shape, dtype=np.intp)
-        if row.dtype.kind not in "iu":
-            raise ValueError(f"ids have type {row.dtype}; expected whole numbers")
+            return row
         if row.min() < 0 or row.max() >= len(self) or self._lengths[row].min() == NO_PIECE:
             good = (row >= 0) & (row < len(self))
             good[good] = self._lengths[row[good]] != NO_PIECE
@@ -278,7 +276,21 @@ class TokenBytes:
                 "entries of this tokenizer (a model's logits can be wider than its vocabulary: "
                 "keep such ids from being sampled)"
             )
-        return row.astype(np.intp, copy=False)
+        return row
+
+
+def whole_numbers(ids: ArrayLike, /) -> NDArray[np.int64]:
+    """Token ids as an array of the same shape.
+
+    Raises
+    ------
+    ValueError
+        If they are no whole numbers: rounding them would name other tokens.
+    """
+    row: NDArray[Any] = np.asarray(ids)
+    if row.size and row.dtype.kind not in "iu":
+        raise ValueError(f"ids have type {row.dtype}; expected whole numbers")
+    return row.astype(np.int64, copy=False)
 
 
 def _lacks(missing: bytes, spelling: Spelling, /) -> Iterator[str]:

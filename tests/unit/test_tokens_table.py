@@ -32,6 +32,7 @@ from mrl.tokens import (
     retokenize_batch,
 )
 from mrl.tokens.recipes import bpe_tokenizer, character_tokenizer
+from mrl.tokens.segments import SegmentEncoder
 
 LETTERS = {char: index for index, char in enumerate("abcdefgh ")}
 
@@ -346,3 +347,17 @@ def test_importing_the_package_needs_no_tokenizer_library():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("ids", [[2.9, 3.0], [True, False], ["2"]])
+def test_ids_that_are_no_whole_numbers_are_refused_everywhere(ids):
+    encoder = ContentEncoder.of(character_tokenizer("ab"))
+    codec = SegmentEncoder(encoder)
+    for read in (
+        encoder.table.bytes_of,
+        lambda row: is_canonical(row, encoder),
+        lambda row: codec.canonical_batch([row]),
+        codec.lengths,
+    ):
+        with pytest.raises(ValueError, match="expected whole numbers"):
+            read(ids)
