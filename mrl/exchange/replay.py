@@ -18,7 +18,7 @@ from mrl.exchange.exchange import Exchange
 from mrl.exchange.framing import RecordError
 from mrl.exchange.records import RECORD_TYPES, Record, decode
 from mrl.exchange.request import ExchangeError, Limit, Request
-from mrl.exchange.traffic import TrafficRow
+from mrl.exchange.traffic import Refusals, TrafficRow
 
 ALL = "SELECT encoded FROM record WHERE kind = ? ORDER BY version, policy_id, prompt_id, position"
 OF_PROMPT = """
@@ -105,9 +105,17 @@ class ReplayExchange:
         """See `Exchange.publish`."""
         return self._inner.publish(records)
 
-    def publish_encoded(self, encoded: Iterable[bytes], /) -> int:
+    def publish_encoded(self, encoded: Iterable[bytes], /, *, sender: str | None = None) -> int:
         """See `Exchange.publish_encoded`."""
-        return self._inner.publish_encoded(encoded)
+        return self._inner.publish_encoded(encoded, sender=sender)
+
+    def close_round(self, policy: str, round: int, /) -> None:
+        """See `Exchange.close_round`."""
+        self._inner.close_round(policy, round)
+
+    def wait_round(self, round: int, policies: Iterable[str], timeout: float, /) -> frozenset[str]:
+        """See `Exchange.wait_round`; stored policies close no rounds and are not to be expected."""
+        return self._inner.wait_round(round, policies, timeout)
 
     def collect(
         self,
@@ -144,7 +152,7 @@ class ReplayExchange:
         """See `Exchange.traffic`."""
         return self._inner.traffic(round)
 
-    def refused(self) -> dict[str, int]:
+    def refused(self) -> Refusals:
         """See `Exchange.refused`."""
         return self._inner.refused()
 
