@@ -77,15 +77,15 @@ class SQLiteExchange:
 
     def _store(self, records: list[Record], damaged: Counter[str], sender: str | None, /) -> int:
         refused: Counter[tuple[str, str]] = Counter()
-        for reason, count in damaged.items():
-            refused[self._admission.counted_for(sender), reason] += count
+        for damage, count in damaged.items():
+            refused[self._admission.counted_for(sender), damage] += count
         traffic, stored = Traffic(), 0
         with self._file.writing() as db:
             floor = self._file.state("floor")
             room: dict[tuple[str, int], float] = {}
             for record in records:
                 key = record.key
-                policy = self._admission.counted_for(sender or key.policy_id)
+                policy = self._admission.counted_for(key.policy_id if sender is None else sender)
                 reason = self._admission.refusal(record, sender, floor)
                 if reason is not None:
                     refused[policy, reason] += 1

@@ -4,6 +4,7 @@ import os
 import sqlite3
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -53,6 +54,17 @@ def test_a_killed_process_loses_nothing_acknowledged(tmp_path):
     with SQLiteExchange(path) as exchange:
         assert [record.index for record in collect(exchange)] == list(range(20, 40))
         assert len(collect(exchange, round=1, max_staleness=1)) == 40
+
+
+@pytest.mark.slow
+def test_nothing_acknowledged_is_lost_or_delivered_twice_at_random_kill_points():
+    script = Path(__file__).parents[1] / "kill_exchange.py"
+    # a process of its own: it forks, which one with threads must not
+    done = subprocess.run(
+        [sys.executable, script, "--kills", "60"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "deliveries" in done.stdout
 
 
 def test_two_processes_worth_of_connections_share_one_file(tmp_path):
