@@ -61,8 +61,11 @@ class Admission:
 
     def quota_of(self, policy: str, /) -> float:
         """Return how many records a version a policy may have; inf without a quota."""
-        quota = self.quota.get(policy) if isinstance(self.quota, Mapping) else self.quota
-        return math.inf if quota is None else quota
+        if self.quota is None:
+            return math.inf
+        if isinstance(self.quota, Mapping):
+            return self.quota.get(policy, math.inf)
+        return self.quota
 
     def knows(self, policy: str, /) -> bool:
         """Return whether a policy may publish."""

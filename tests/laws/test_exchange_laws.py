@@ -19,6 +19,7 @@ from hypothesis.stateful import (
 
 from mrl.exchange import (
     RECORD_TYPES,
+    Admission,
     GroupStats,
     MemoryExchange,
     RecordError,
@@ -28,7 +29,6 @@ from mrl.exchange import (
     decode,
     statistics,
 )
-from mrl.exchange.admission import Admission
 from mrl.exchange.framing import MAGIC, SCHEMA, seal
 
 POLICIES, PROMPTS, ROUNDS = ("a", "b", "c"), ("p", "q"), 4

@@ -2,8 +2,7 @@
 
 import pytest
 
-from mrl.exchange import MemoryExchange, RolloutRecord, SQLiteExchange, SuccessRecord
-from mrl.exchange.admission import Admission
+from mrl.exchange import Admission, MemoryExchange, RolloutRecord, SQLiteExchange, SuccessRecord
 from mrl.exchange.framing import seal
 
 BOUNDS = Admission(

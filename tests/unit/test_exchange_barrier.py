@@ -7,8 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from mrl.exchange import MemoryExchange, SQLiteExchange
-from mrl.exchange.admission import Admission
+from mrl.exchange import Admission, MemoryExchange, SQLiteExchange
 
 LONG, SHORT = 60.0, 0.05
 
