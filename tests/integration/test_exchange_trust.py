@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from mrl.errors import InputError
 from mrl.exchange import GroupStats, RolloutRecord, SuccessRecord
 from mrl.exchange.opening import open_exchange
 from mrl.policy import build_policies
@@ -68,6 +69,7 @@ def false_successes(kind, prompts, round):
     ]
 
 
+LOST = ()  # a peer that publishes nothing and does not close its rounds either
 SENT = [garbage, wrong_prompts, other_versions, others_names, flood]
 
 
@@ -85,6 +87,8 @@ class Liar:
         return self.inner.publish([one for one in records if one.policy_id != "a"])
 
     def close_round(self, policy, round):
+        if policy == "a" and self.lies is LOST:
+            return
         if policy == "a":
             for lie in self.lies:
                 self.inner.publish_encoded(lie(self.kind, self.prompts, round), sender="a")
@@ -181,3 +185,17 @@ def test_an_honest_peer_does_change_the_others(run):
 def test_one_process_waits_for_nobody(run):
     rows = run("sgt", [], honest=True, barrier_timeout=600.0)[1]
     assert all(row["absent_peers"] == [] for row in rows)
+
+
+def test_rounds_go_on_without_a_lost_peer_and_name_it(run):
+    silent, _, _ = run("sgt", [])
+    found, rows, _ = run("sgt", LOST, barrier_timeout=0.05)
+    assert same(found, silent)
+    assert len(rows) == 3 * ROUNDS
+    assert all(row["absent_peers"] == ["a"] for row in rows)
+
+
+@pytest.mark.parametrize("quota", [{"d": 5}, -1, {"a": -1}, 1.5])
+def test_a_quota_that_cannot_be_is_refused_before_anything_runs(configure, quota):
+    with pytest.raises(InputError, match="quota"):
+        configure(2, exchange={"quota": quota})
