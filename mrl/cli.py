@@ -29,6 +29,8 @@ app = typer.Typer(
 )
 tokens = typer.Typer(help="What lies between two tokenizers.", no_args_is_help=True)
 app.add_typer(tokens, name="tokens")
+exchange = typer.Typer(help="What policies sent each other.", no_args_is_help=True)
+app.add_typer(exchange, name="exchange")
 console = Console()
 
 ConfigPath = Annotated[
@@ -272,6 +274,20 @@ def audit_tokens(
     from mrl.tokens.auditing import run_audit
 
     run_audit(a, b, output=output, text=text, run=rollouts, console=console)
+
+
+@exchange.command("inspect")
+def inspect_exchange(
+    run: Annotated[Path, typer.Argument(help="Folder of a run.", metavar="RUN")],
+    output: Annotated[
+        Path | None,
+        typer.Option("-o", help="Folder for tables and picture; default: RUN/exchange."),
+    ] = None,
+) -> None:
+    """Say who sent what to whom in a run, in records and bytes, and what was refused and why."""
+    from mrl.exchange.inspection import inspect_run
+
+    inspect_run(run, output or run / "exchange", console=console)
 
 
 @app.command()

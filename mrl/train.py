@@ -71,7 +71,7 @@ def train(
         task,
         engines(policies),
         opened as run,
-        open_exchange(config.exchange, run.path) as exchange,
+        open_exchange(config, task, run.path) as exchange,
     ):
         books = Bookkeeper(run, policies, task, exchange)
         for round in range(books.start, config.rounds):
@@ -104,8 +104,11 @@ def play(
         with clock("publish"):
             sent = records_of(policy, own, items, config.kinds_of(policy.name), task, round)
             exchange.publish(sent)
+            exchange.close_round(policy.name, round)
         with clock("residual"):
             gaps[policy.name] = residual_of(policy, sent, items, config.exchange.residual_sample)
+    everyone = [policy.name for policy in config.policies]
+    absent = exchange.wait_round(round, everyone, config.exchange.barrier_timeout)
     for policy in policies:
         clock, peers = phases[policy.name], config.peers_of(policy.name)
         with clock("collect"):
@@ -127,6 +130,7 @@ def play(
         with clock("update"):
             figures = update(policy, assignment) | policy.sync()
         row = {"event": "round", "round": round, "policy": policy.name} | gaps[policy.name]
+        row["absent_peers"] = sorted(absent)
         rows.append(row | assignment.counts | figures | received(exchange, policy.name, round))
     exchange.drop_before(max(0, round - config.exchange.max_staleness))
     return rows

@@ -28,6 +28,12 @@ class ExchangeConfig(Section):
     """In memory, or durable in the run's folder."""
     max_staleness: int = Field(0, ge=0)
     """Oldest record used, in rounds behind the current one."""
+    barrier_timeout: float = Field(600.0, ge=0, le=1e6)
+    """Seconds to wait until all policies have published their round; then it goes on without those
+    that have not, which the metrics name (``absent_peers``). In one process none is waited for."""
+    quota: Annotated[int, Field(ge=0)] | dict[str, Annotated[int, Field(ge=0)]] | None = None
+    """Records a round that a policy may publish, one number or by policy; more are refused and
+    counted. A policy that is not named, and null: as many as it likes."""
     reverify: bool = True
     """A receiver checks peers' texts with its own verifier before it uses them."""
     residual_sample: int = Field(64, ge=0)
@@ -159,6 +165,18 @@ class RunConfig(Section):
             if unknown and known:
                 raise ValueError(f"group.peers names {unknown}; expected any of {allowed}")
             self.check_group_sizes(policy, sizes)
+        return self
+
+    @model_validator(mode="after")
+    def _quotas(self) -> "RunConfig":
+        quota, names = self.exchange.quota, [policy.name for policy in self.policies]
+        # Which policies a replayed run has is known when it is read: see mrl.replay.resolve.
+        known = self.exchange.replay is None or self.exchange.replay_policies is not None
+        unknown = sorted(set(quota) - {*names, *self.replayed}) if isinstance(quota, dict) else []
+        if unknown and known:
+            raise ValueError(
+                f"exchange.quota names {unknown}; expected any of {[*names, *self.replayed]}"
+            )
         return self
 
     @model_validator(mode="after")

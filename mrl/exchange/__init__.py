@@ -3,6 +3,7 @@
 Needs no deep-learning library. Source: docs/exchange.md.
 """
 
+from mrl.exchange.admission import Admission
 from mrl.exchange.exchange import Exchange
 from mrl.exchange.fields import Segment
 from mrl.exchange.framing import RecordError
@@ -23,6 +24,7 @@ from mrl.exchange.traffic import TrafficRow
 
 __all__ = [
     "RECORD_TYPES",
+    "Admission",
     "Exchange",
     "ExchangeError",
     "GroupStats",

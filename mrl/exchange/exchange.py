@@ -9,6 +9,9 @@ The rules of delivery, the same for every exchange:
 - the order is that of the prompts asked for, then policy id, then index: it does not depend on
   the order of publishing;
 - a record is delivered to a receiver at most once a round.
+
+What `mrl.exchange.admission.Admission` does not let in is refused and counted, and changes nothing
+else.
 """
 
 from collections.abc import Iterable
@@ -17,7 +20,7 @@ from typing import Protocol, Self
 
 from mrl.exchange.records import Record
 from mrl.exchange.request import Limit
-from mrl.exchange.traffic import TrafficRow
+from mrl.exchange.traffic import Refusals, TrafficRow
 
 
 class Exchange(Protocol):
@@ -32,12 +35,52 @@ class Exchange(Protocol):
 
         A record that is already there is left alone. A different one with the same key is refused
         (the first wins) and counted as ``conflict``; one older than the last `drop_before` as
-        ``expired``.
+        ``expired``; the others by the reasons of `Admission`.
         """
         ...
 
-    def publish_encoded(self, encoded: Iterable[bytes], /) -> int:
-        """Decode and store what a peer sent; what cannot be decoded is refused and counted."""
+    def publish_encoded(self, encoded: Iterable[bytes], /, *, sender: str | None = None) -> int:
+        """Decode and store what a peer sent; what cannot be stored is refused and counted.
+
+        Parameters
+        ----------
+        encoded : iterable of bytes
+            Encoded records, or anything else.
+        sender : str, optional
+            The policy that the transport received them from: records under another policy's name
+            are refused (``sender``). Refusals are counted for it.
+        """
+        ...
+
+    def close_round(self, policy: str, round: int, /) -> None:
+        """Say that a policy has published all it will of `round` and the rounds before.
+
+        Latecomers are taken all the same. An unknown policy is refused (``policy``).
+        """
+        ...
+
+    def wait_round(self, round: int, policies: Iterable[str], timeout: float, /) -> frozenset[str]:
+        """Wait until all of `policies` have closed a round, and no longer than `timeout`.
+
+        Parameters
+        ----------
+        round : int
+            The round to be closed.
+        policies : iterable of str
+            Those that are expected.
+        timeout : float
+            Seconds; 0 only looks.
+
+        Returns
+        -------
+        frozenset of str
+            Policies that had not closed the round when the time was over: go on without them.
+
+        Raises
+        ------
+        ValueError
+            If an argument is out of range.
+        """
         ...
 
     def collect(
@@ -84,8 +127,12 @@ class Exchange(Protocol):
         """Return tidy counts of records and bytes, sorted; of one round, or of all."""
         ...
 
-    def refused(self) -> dict[str, int]:
-        """Return how many records were refused so far, by reason."""
+    def refused(self) -> Refusals:
+        """Return how many records were refused so far, by sender and reason.
+
+        The sender is the policy that the transport named, else the one that the record names; it
+        is empty for what cannot be decoded and for policies that are not known.
+        """
         ...
 
     def drop_before(self, round: int, /) -> None:
@@ -93,7 +140,10 @@ class Exchange(Protocol):
         ...
 
     def rollback(self, round: int, /) -> None:
-        """Forget versions, deliveries and traffic of `round` and later; refusals stay counted."""
+        """Forget versions, deliveries, closings and traffic of `round` and later.
+
+        Refusals stay counted.
+        """
         ...
 
     def snapshot(self) -> bytes:
@@ -101,7 +151,7 @@ class Exchange(Protocol):
         ...
 
     def restore(self, snapshot: bytes, /) -> None:
-        """Take up what `snapshot` says.
+        """Take up what `snapshot` says, refusals included.
 
         Raises
         ------

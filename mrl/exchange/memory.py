@@ -1,5 +1,6 @@
 """The exchange within one process."""
 
+import math
 import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -9,18 +10,21 @@ from typing import NamedTuple, Self
 
 import msgpack
 
+from mrl.exchange.admission import OPEN, Admission
 from mrl.exchange.records import Record, RecordKey, decode
 from mrl.exchange.request import (
     ExchangeError,
     Limit,
     Request,
+    absent,
     checked_records,
     decode_all,
+    round_to_wait_for,
     whole_number,
 )
-from mrl.exchange.traffic import Traffic, TrafficRow
+from mrl.exchange.traffic import PUBLISHED, Refusals, Traffic, TrafficRow, by_sender
 
-_SNAPSHOT = "mrl-memory-exchange-1"
+_SNAPSHOT = "mrl-memory-exchange-2"
 
 
 class _Entry(NamedTuple):
@@ -37,69 +41,106 @@ class _State:
     """All that a MemoryExchange holds, so that a restore can swap it at once."""
 
     floor: int = 0
-    groups: dict[str, dict[str, dict[int, _GroupOf]]] = field(default_factory=dict)
+    # by version, then prompt, then policy: old rounds cost a collect nothing and go as a whole
+    groups: dict[int, dict[str, dict[str, _GroupOf]]] = field(default_factory=dict)
     delivered: dict[tuple[str, int], set[RecordKey]] = field(default_factory=dict)
+    closed: dict[str, int] = field(default_factory=dict)
     traffic: Traffic = field(default_factory=Traffic)
-    refused: Counter[str] = field(default_factory=Counter)
+    refused: Counter[tuple[str, str]] = field(default_factory=Counter)
+
+    def group(self, record: Record, /) -> _GroupOf:
+        """Return the group that a record belongs to; a new one if it is the first."""
+        prompts = self.groups.setdefault(record.version, {})
+        return prompts.setdefault(record.prompt_id, {}).setdefault(record.policy_id, {})
 
     def entries(self) -> Iterator[_Entry]:
-        for peers in self.groups.values():
-            for versions in peers.values():
-                for group in versions.values():
+        for prompts in self.groups.values():
+            for peers in prompts.values():
+                for group in peers.values():
                     yield from group.values()
 
-    def keep_versions(self, first: int | None, end: int | None) -> None:
-        """Forget the groups of versions outside ``first <= version < end``."""
-        for prompt, peers in list(self.groups.items()):
-            for peer, versions in list(peers.items()):
-                for version in list(versions):
-                    if (first is not None and version < first) or (
-                        end is not None and version >= end
-                    ):
-                        del versions[version]
-                if not versions:
-                    del peers[peer]
-            if not peers:
-                del self.groups[prompt]
+    def forget(self, first: int, end: float, /) -> None:
+        """Forget records of versions, and deliveries in rounds, ``first`` to ``end - 1``."""
+        for version in [known for known in self.groups if first <= known < end]:
+            del self.groups[version]
+        for key in [known for known in self.delivered if first <= known[1] < end]:
+            del self.delivered[key]
 
 
 class MemoryExchange:
-    """An exchange within one process: see `Exchange`. Safe to use from several threads."""
+    """An exchange within one process: see `Exchange`. Safe to use from several threads.
 
-    def __init__(self) -> None:
+    Parameters
+    ----------
+    admission : Admission
+        What it lets in; by default every valid record.
+    """
+
+    def __init__(self, admission: Admission = OPEN, /) -> None:
+        self._admission = admission
         self._state = _State()
-        self._lock = threading.RLock()
+        self._changed = threading.Condition()  # a re-entrant lock too: it guards the state
 
     def publish(self, records: Iterable[Record], /) -> int:
         """See `Exchange.publish`."""
         listed = checked_records(records)
-        with self._lock:
-            return sum(self._store(record) for record in listed)
+        with self._changed:
+            return sum(self._store(record, None) for record in listed)
 
-    def _store(self, record: Record, /) -> bool:
-        state = self._state
-        kind, policy_id, version, prompt_id, index = record.key
-        if version < state.floor:
-            state.refused["expired"] += 1
-            return False
-        peers = state.groups.setdefault(prompt_id, {})
-        group = peers.setdefault(policy_id, {}).setdefault(version, {})
-        known = group.get((index, kind))
-        if known is not None:
-            if known.record != record:
-                state.refused["conflict"] += 1
-            return False
-        size = len(record.encode())
-        group[index, kind] = _Entry(record, size)
-        state.traffic.add(version, "published", policy_id, kind, size)
-        return True
-
-    def publish_encoded(self, encoded: Iterable[bytes], /) -> int:
+    def publish_encoded(self, encoded: Iterable[bytes], /, *, sender: str | None = None) -> int:
         """See `Exchange.publish_encoded`."""
         records, refused = decode_all(encoded)
-        with self._lock:
-            self._state.refused.update(refused)
-            return self.publish(records)
+        with self._changed:
+            for reason, count in refused.items():
+                self._refuse(sender, reason, count)
+            return sum(self._store(record, sender) for record in records)
+
+    def _refuse(self, sender: str | None, reason: str, count: int = 1, /) -> None:
+        self._state.refused[self._admission.counted_for(sender), reason] += count
+
+    def _store(self, record: Record, sender: str | None, /) -> bool:
+        state, key = self._state, record.key
+        policy = record.policy_id if sender is None else sender
+        reason = self._admission.refusal(record, sender, state.floor)
+        if reason is not None:
+            self._refuse(policy, reason)
+            return False
+        group = state.group(record)
+        known = group.get((key.position, key.kind))
+        if known is not None:
+            if known.record != record:
+                self._refuse(policy, "conflict")
+            return False
+        quota = self._admission.quota_of(key.policy_id)
+        if quota < math.inf and state.traffic.published(key.version, key.policy_id) >= quota:
+            self._refuse(policy, "quota")
+            return False
+        size = len(record.encode())
+        group[key.position, key.kind] = _Entry(record, size)
+        state.traffic.add(key.version, key.policy_id, PUBLISHED, key.kind, size)
+        return True
+
+    def close_round(self, policy: str, round: int, /) -> None:
+        """See `Exchange.close_round`."""
+        whole_number("round", round)
+        with self._changed:
+            if not self._admission.knows(policy):
+                self._refuse(policy, "policy")
+                return
+            closed = self._state.closed
+            closed[policy] = max(round, closed.get(policy, round))
+            self._changed.notify_all()
+
+    def wait_round(self, round: int, policies: Iterable[str], timeout: float, /) -> frozenset[str]:
+        """See `Exchange.wait_round`."""
+        round_to_wait_for(round, timeout)
+        expected = frozenset(policies)
+        with self._changed:
+            self._changed.wait_for(lambda: not self._absent(round, expected), timeout)
+            return self._absent(round, expected)
+
+    def _absent(self, round: int, expected: frozenset[str], /) -> frozenset[str]:
+        return absent(self._state.closed, round, expected)
 
     def collect(
         self,
@@ -113,7 +154,7 @@ class MemoryExchange:
     ) -> list[Record]:
         """See `Exchange.collect`."""
         request = Request.of(receiver, prompt_ids, needs, limit, max_staleness, round)
-        with self._lock:
+        with self._changed:
             state = self._state
             seen = state.delivered.setdefault((receiver, round), set())
             fresh = []
@@ -122,57 +163,58 @@ class MemoryExchange:
                 if key not in seen:
                     seen.add(key)
                     fresh.append(entry.record)
-                    state.traffic.add(round, "delivered", receiver, key.kind, entry.size)
+                    state.traffic.add(round, key.policy_id, receiver, key.kind, entry.size)
             return fresh
 
     def _matching(self, request: Request, /) -> Iterator[_Entry]:
         """Yield what the request asks for, delivered before or not."""
+        groups = self._state.groups
+        window = [known for known in groups if request.oldest <= known <= request.round]
+        window.sort(reverse=True)
         for prompt in request.prompts:
-            peers = self._state.groups.get(prompt, {})
-            for peer in sorted(peers):
+            newest: dict[str, _GroupOf] = {}
+            for version in window:
+                for peer, group in groups[version].get(prompt, {}).items():
+                    if peer not in newest and any(kind in request.needs for _, kind in group):
+                        newest[peer] = group
+            newest.pop(request.receiver, None)
+            for peer, group in sorted(newest.items()):
                 positions = request.positions(peer)
-                if peer == request.receiver or not positions:
-                    continue
-                group = _newest(peers[peer], request)
                 for index, kind in sorted(group):
                     if kind in request.needs and index < positions:
                         yield group[index, kind]
 
     def traffic(self, round: int | None = None) -> list[TrafficRow]:
         """See `Exchange.traffic`."""
-        with self._lock:
-            rows = self._state.traffic.rows()
-        return [row for row in rows if round is None or row.round == round]
+        with self._changed:
+            return self._state.traffic.rows(round)
 
-    def refused(self) -> dict[str, int]:
+    def refused(self) -> Refusals:
         """See `Exchange.refused`."""
-        with self._lock:
-            return dict(sorted(self._state.refused.items()))
+        with self._changed:
+            return by_sender(self._state.refused)
 
     def drop_before(self, round: int, /) -> None:
         """See `Exchange.drop_before`."""
         whole_number("round", round)
-        with self._lock:
+        with self._changed:
             state = self._state
             state.floor = max(state.floor, round)
-            state.keep_versions(state.floor, None)
-            for key in [key for key in state.delivered if key[1] < state.floor]:
-                del state.delivered[key]
+            state.forget(0, state.floor)
 
     def rollback(self, round: int, /) -> None:
         """See `Exchange.rollback`."""
         whole_number("round", round)
-        with self._lock:
+        with self._changed:
             state = self._state
             state.floor = min(state.floor, round)
-            state.keep_versions(None, round)
-            for key in [key for key in state.delivered if key[1] >= round]:
-                del state.delivered[key]
-            state.traffic = Traffic(row for row in state.traffic.rows() if row.round < round)
+            state.forget(round, math.inf)
+            state.traffic.forget(round)
+            state.closed = {name: min(last, round - 1) for name, last in state.closed.items()}
 
     def snapshot(self) -> bytes:
         """Return the whole exchange as bytes; `restore` of them gives the same exchange."""
-        with self._lock:
+        with self._changed:
             state = self._state
             return msgpack.packb(
                 [
@@ -181,26 +223,26 @@ class MemoryExchange:
                     [entry.record.encode() for entry in state.entries()],
                     [[*key, list(keys)] for key, keys in state.delivered.items()],
                     state.traffic.rows(),
-                    dict(state.refused),
+                    [[*key, count] for key, count in state.refused.items()],
+                    state.closed,
                 ]
             )
 
     def restore(self, snapshot: bytes, /) -> None:
         """Become the exchange that `snapshot` was taken of; see `Exchange.restore`."""
         try:
-            name, floor, encoded, delivered, traffic, refused = msgpack.unpackb(snapshot)
+            name, floor, encoded, delivered, traffic, refused, closed = msgpack.unpackb(snapshot)
             if name != _SNAPSHOT:
                 raise ValueError(f"it is a {name!r}, not a {_SNAPSHOT!r}")
             state = _State(
                 floor=floor,
                 traffic=Traffic(TrafficRow(*row) for row in traffic),
-                refused=Counter(refused),
+                refused=Counter({(policy, reason): n for policy, reason, n in refused}),
+                closed=closed,
             )
             for record in map(decode, encoded):
-                kind, policy_id, version, prompt_id, index = record.key
-                peers = state.groups.setdefault(prompt_id, {})
-                group = peers.setdefault(policy_id, {}).setdefault(version, {})
-                group[index, kind] = _Entry(record, len(record.encode()))
+                place = record.key.position, record.KIND
+                state.group(record)[place] = _Entry(record, len(record.encode()))
             for receiver, round, keys in delivered:
                 state.delivered[receiver, round] = {RecordKey(*key) for key in keys}
         except (ValueError, TypeError, msgpack.UnpackException) as error:
@@ -208,8 +250,9 @@ class MemoryExchange:
                 f"the snapshot cannot be restored into a MemoryExchange: {error}; "
                 "use the exchange that the checkpoint was made with"
             ) from error
-        with self._lock:
+        with self._changed:
             self._state = state
+            self._changed.notify_all()
 
     def close(self) -> None:
         """Nothing to let go of."""
@@ -219,12 +262,3 @@ class MemoryExchange:
 
     def __exit__(self, *exc_info: object) -> None:
         self.close()
-
-
-def _newest(versions: dict[int, _GroupOf], request: Request, /) -> _GroupOf:
-    """Return the peer's newest group in the window that has a record of a kind asked for."""
-    for version in sorted(versions, reverse=True):
-        inside = request.oldest <= version <= request.round
-        if inside and any(kind in request.needs for _, kind in versions[version]):
-            return versions[version]
-    return {}

@@ -14,11 +14,12 @@ from typing import Any, Self
 
 import msgpack
 
+from mrl.exchange import sql
 from mrl.exchange.exchange import Exchange
 from mrl.exchange.framing import RecordError
 from mrl.exchange.records import RECORD_TYPES, Record, decode
 from mrl.exchange.request import ExchangeError, Limit, Request
-from mrl.exchange.traffic import TrafficRow
+from mrl.exchange.traffic import Refusals, TrafficRow, by_sender
 
 ALL = "SELECT encoded FROM record WHERE kind = ? ORDER BY version, policy_id, prompt_id, position"
 OF_PROMPT = """
@@ -47,6 +48,20 @@ def stored_records(path: Path, kind: str, /) -> list[Record]:
     """
     with _reading(path), closing(_connect(path)) as database:
         return [decode(encoded) for (encoded,) in database.execute(ALL, [kind])]
+
+
+def stored_traffic(path: Path, /) -> tuple[list[TrafficRow], Refusals]:
+    """What went through the exchange of a file, and what it refused.
+
+    Raises
+    ------
+    ExchangeError
+        If the file cannot be read or is no exchange of this version.
+    """
+    with _reading(path), closing(_connect(path)) as database:
+        rows = [TrafficRow(*row) for row in database.execute(sql.TRAFFIC)]
+        refused = {(name, why): count for name, why, count in database.execute(sql.REFUSALS)}
+    return rows, by_sender(refused)
 
 
 def first_round_kept(path: Path, /) -> int:
@@ -105,9 +120,17 @@ class ReplayExchange:
         """See `Exchange.publish`."""
         return self._inner.publish(records)
 
-    def publish_encoded(self, encoded: Iterable[bytes], /) -> int:
+    def publish_encoded(self, encoded: Iterable[bytes], /, *, sender: str | None = None) -> int:
         """See `Exchange.publish_encoded`."""
-        return self._inner.publish_encoded(encoded)
+        return self._inner.publish_encoded(encoded, sender=sender)
+
+    def close_round(self, policy: str, round: int, /) -> None:
+        """See `Exchange.close_round`."""
+        self._inner.close_round(policy, round)
+
+    def wait_round(self, round: int, policies: Iterable[str], timeout: float, /) -> frozenset[str]:
+        """See `Exchange.wait_round`; stored policies close no rounds and are not to be expected."""
+        return self._inner.wait_round(round, policies, timeout)
 
     def collect(
         self,
@@ -144,7 +167,7 @@ class ReplayExchange:
         """See `Exchange.traffic`."""
         return self._inner.traffic(round)
 
-    def refused(self) -> dict[str, int]:
+    def refused(self) -> Refusals:
         """See `Exchange.refused`."""
         return self._inner.refused()
 
@@ -162,10 +185,7 @@ class ReplayExchange:
 
     def restore(self, snapshot: bytes, /) -> None:
         """Check that the same file is replayed; see `Exchange.restore`."""
-        try:
-            name, file, inner = msgpack.unpackb(snapshot)
-        except (ValueError, TypeError, msgpack.UnpackException) as error:
-            raise ExchangeError(f"the snapshot cannot be read: {error}") from error
+        name, file, inner = _parts(snapshot)[:3]
         if name != _SNAPSHOT or file != self._file:
             raise ExchangeError(
                 f"the snapshot was taken while another file than {self._path} was replayed; "
@@ -183,6 +203,28 @@ class ReplayExchange:
 
     def __exit__(self, *exc_info: object) -> None:
         self.close()
+
+
+def unwrapped(snapshot: bytes, /) -> bytes:
+    """Return the snapshot of the exchange that a ReplayExchange wraps; any other as it is.
+
+    Raises
+    ------
+    ExchangeError
+        If it is damaged.
+    """
+    name, *_, inner = _parts(snapshot)
+    return inner if name == _SNAPSHOT else snapshot
+
+
+def _parts(snapshot: bytes, /) -> list[Any]:
+    try:
+        parts = msgpack.unpackb(snapshot)
+    except (ValueError, msgpack.UnpackException) as error:
+        raise ExchangeError(f"the snapshot cannot be read: {error}") from error
+    if not isinstance(parts, list) or len(parts) < 3:
+        raise ExchangeError("the snapshot cannot be read: it is not a list of at least 3 parts")
+    return parts
 
 
 def _connect(path: Path, /) -> sqlite3.Connection:

@@ -1,6 +1,7 @@
 """What a receiver asks for, checked once for every kind of exchange."""
 
 import math
+import threading
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
@@ -88,6 +89,24 @@ def checked_records(records: Iterable[Record], /) -> list[Record]:
                 "or publish_encoded for their bytes"
             )
     return listed
+
+
+def round_to_wait_for(round: int, timeout: float, /) -> None:
+    """Check the arguments of `Exchange.wait_round`.
+
+    Raises
+    ------
+    ValueError
+        If the round or the seconds are out of range.
+    """
+    whole_number("round", round)
+    if not 0 <= timeout <= threading.TIMEOUT_MAX:
+        raise ValueError(f"timeout={timeout!r}; expected seconds from 0 to {threading.TIMEOUT_MAX}")
+
+
+def absent(closed: Mapping[str, int], round: int, policies: Iterable[str], /) -> frozenset[str]:
+    """Return which policies have not closed a round; `closed` has the last that each did."""
+    return frozenset(policy for policy in policies if closed.get(policy, -1) < round)
 
 
 def decode_all(encoded: Iterable[bytes], /) -> tuple[list[Record], Counter[str]]:

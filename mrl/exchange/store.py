@@ -1,35 +1,35 @@
 """The durable exchange: one SQLite file that survives the process and can be replayed."""
 
-import secrets
-import sqlite3
-import threading
+import math
+import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
-from contextlib import contextmanager
 from itertools import groupby
-from os import PathLike, fspath
+from os import PathLike
+from sqlite3 import Connection
 from typing import Any, Self
 
 import msgpack
 
 from mrl.exchange import sql
-from mrl.exchange.framing import RecordError
+from mrl.exchange.admission import OPEN, UNKNOWN, Admission
+from mrl.exchange.database import Database
 from mrl.exchange.records import RECORD_TYPES, Record, decode
 from mrl.exchange.request import (
     ExchangeError,
     Limit,
     Request,
+    absent,
     checked_records,
     decode_all,
+    round_to_wait_for,
     whole_number,
 )
-from mrl.exchange.traffic import Traffic, TrafficRow
+from mrl.exchange.traffic import PUBLISHED, Refusals, Traffic, TrafficRow, by_sender
 
-_APPLICATION_ID = 0x4D524C45  # "MRLE" in the file's header: this is an exchange and nothing else
-_LAYOUT = 1
-_SNAPSHOT = "mrl-sqlite-exchange-1"
-_WAIT_SECONDS = 30.0
+_SNAPSHOT = "mrl-sqlite-exchange-2"
+_LOOK_SECONDS = 0.02  # between looks for what other processes closed: a file calls nobody
 
 
 class SQLiteExchange:
@@ -39,6 +39,8 @@ class SQLiteExchange:
     ----------
     path : path-like
         The file; made if it is not there. Its folder must exist.
+    admission : Admission
+        What it lets in; by default every valid record.
     keep_history : bool
         Keep what `drop_before` hides, so that a finished run's experience can be replayed and
         an earlier checkpoint finds its stale peers again.
@@ -54,103 +56,83 @@ class SQLiteExchange:
     disk when it returns. Several processes may hold the same file, threads may share one object.
     """
 
-    def __init__(self, path: str | PathLike[str], *, keep_history: bool = False) -> None:
-        self._path = fspath(path)
+    def __init__(
+        self,
+        path: str | PathLike[str],
+        admission: Admission = OPEN,
+        *,
+        keep_history: bool = False,
+    ) -> None:
+        self._admission = admission
         self._keep_history = keep_history
-        self._lock = threading.RLock()
-        try:
-            # isolation_level None: transactions are opened and closed by _transaction alone.
-            self._db = sqlite3.connect(
-                self._path, timeout=_WAIT_SECONDS, isolation_level=None, check_same_thread=False
-            )
-        except sqlite3.Error as error:
-            raise self._failure(error) from error
-        try:
-            self._set_up()
-        except BaseException:
-            self.close()
-            raise
-
-    def _set_up(self) -> None:
-        try:
-            self._db.execute("PRAGMA journal_mode = WAL")
-            self._db.execute("PRAGMA synchronous = FULL")
-        except sqlite3.Error as error:
-            raise self._failure(error) from error
-        with self._transaction() as db:
-            (tables,) = db.execute("SELECT COUNT(*) FROM sqlite_schema").fetchone()
-            if not tables:
-                for statement in sql.TABLES.split(";"):
-                    db.execute(statement)
-                db.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
-                db.execute(f"PRAGMA user_version = {_LAYOUT}")
-                values = {"floor": 0, "purged": 0, "file": secrets.token_hex(16)}
-                db.executemany("INSERT INTO state VALUES (?, ?)", values.items())
-            (application,) = db.execute("PRAGMA application_id").fetchone()
-            (layout,) = db.execute("PRAGMA user_version").fetchone()
-            if (application, layout) != (_APPLICATION_ID, _LAYOUT):
-                raise ExchangeError(
-                    f"{self._path} is a database but not an exchange of layout {_LAYOUT}; "
-                    "choose another file"
-                )
-
-    def _failure(self, error: Exception, /) -> ExchangeError:
-        return ExchangeError(
-            f"exchange file {self._path}: {error}; expected a folder that exists and a file and "
-            "disk that can be written, held open by this exchange"
-        )
-
-    @contextmanager
-    def _transaction(self) -> Iterator[sqlite3.Connection]:
-        """Everything inside happens on disk, or nothing of it does."""
-        with self._lock:
-            try:
-                self._db.execute("BEGIN IMMEDIATE")
-                try:
-                    yield self._db
-                    self._db.execute("COMMIT")
-                except BaseException:
-                    if self._db.in_transaction:  # a full disk may have ended it already
-                        self._db.execute("ROLLBACK")
-                    raise
-            except sqlite3.Error as error:
-                raise self._failure(error) from error
-            except RecordError as error:
-                raise ExchangeError(
-                    f"exchange file {self._path} holds a damaged record: {error}"
-                ) from error
-
-    def _state(self, name: str, /) -> Any:
-        (value,) = self._db.execute("SELECT value FROM state WHERE name = ?", [name]).fetchone()
-        return value
-
-    def _set_state(self, name: str, value: Any, /) -> None:
-        self._db.execute("UPDATE state SET value = ? WHERE name = ?", [value, name])
+        self._file = Database(path)
 
     def publish(self, records: Iterable[Record], /) -> int:
         """See `Exchange.publish`."""
-        return self._store(checked_records(records), Counter())
+        return self._store(checked_records(records), Counter(), None)
 
-    def publish_encoded(self, encoded: Iterable[bytes], /) -> int:
+    def publish_encoded(self, encoded: Iterable[bytes], /, *, sender: str | None = None) -> int:
         """See `Exchange.publish_encoded`."""
-        return self._store(*decode_all(encoded))
+        return self._store(*decode_all(encoded), sender)
 
-    def _store(self, records: list[Record], refused: Counter[str], /) -> int:
+    def _store(self, records: list[Record], damaged: Counter[str], sender: str | None, /) -> int:
+        refused: Counter[tuple[str, str]] = Counter()
+        for damage, count in damaged.items():
+            refused[self._admission.counted_for(sender), damage] += count
         traffic, stored = Traffic(), 0
-        with self._transaction() as db:
-            floor = self._state("floor")
+        with self._file.writing() as db:
+            floor = self._file.state("floor")
+            room: dict[tuple[str, int], float] = {}
             for record in records:
-                key, encoded = record.key, record.encode()
-                if key.version < floor:
-                    refused["expired"] += 1
-                elif db.execute(sql.INSERT, [*key, encoded]).rowcount:
+                key = record.key
+                policy = self._admission.counted_for(key.policy_id if sender is None else sender)
+                reason = self._admission.refusal(record, sender, floor)
+                if reason is not None:
+                    refused[policy, reason] += 1
+                    continue
+                source = key.policy_id, key.version
+                if source not in room:
+                    room[source] = self._room(db, *source)
+                encoded = record.encode()
+                if room[source] > 0 and db.execute(sql.INSERT, [*key, encoded]).rowcount:
+                    room[source] -= 1
                     stored += 1
-                    traffic.add(key.version, "published", key.policy_id, key.kind, len(encoded))
-                elif db.execute(sql.FIND, key).fetchone() != (encoded,):
-                    refused["conflict"] += 1
-            db.executemany(sql.ADD_REFUSAL, refused.items())
+                    traffic.add(key.version, key.policy_id, PUBLISHED, key.kind, len(encoded))
+                elif (known := db.execute(sql.FIND, key).fetchone()) is None:
+                    refused[policy, "quota"] += 1
+                elif known != (encoded,):
+                    refused[policy, "conflict"] += 1
+            db.executemany(sql.ADD_REFUSAL, ((*key, count) for key, count in refused.items()))
             db.executemany(sql.ADD_TRAFFIC, traffic.rows())
         return stored
+
+    def _room(self, db: Connection, policy: str, version: int, /) -> float:
+        """Return how many records of a version a policy may still publish."""
+        quota = self._admission.quota_of(policy)
+        if quota == math.inf:
+            return quota
+        return quota - db.execute(sql.PUBLISHED, [version, policy]).fetchone()[0]
+
+    def close_round(self, policy: str, round: int, /) -> None:
+        """See `Exchange.close_round`."""
+        whole_number("round", round)
+        with self._file.writing() as db:
+            if self._admission.knows(policy):
+                db.execute(sql.CLOSE, [policy, round])
+            else:
+                db.execute(sql.ADD_REFUSAL, [UNKNOWN, "policy", 1])
+
+    def wait_round(self, round: int, policies: Iterable[str], timeout: float, /) -> frozenset[str]:
+        """See `Exchange.wait_round`."""
+        round_to_wait_for(round, timeout)
+        expected, end = frozenset(policies), time.monotonic() + timeout
+        while True:
+            with self._file.reading() as db:
+                closed = dict(db.execute("SELECT policy_id, round FROM closed"))
+            missing, left = absent(closed, round, expected), end - time.monotonic()
+            if not missing or left <= 0:
+                return missing
+            time.sleep(min(_LOOK_SECONDS, left))
 
     def collect(
         self,
@@ -164,30 +146,30 @@ class SQLiteExchange:
     ) -> list[Record]:
         """See `Exchange.collect`."""
         request = Request.of(receiver, prompt_ids, needs, limit, max_staleness, round)
-        with self._transaction() as db:
-            fresh = [row for row in self._matching(request) if not row.seen]
+        with self._file.writing() as db:
+            fresh = [row for row in self._matching(db, request) if not row.seen]
             traffic = Traffic()
             for row in fresh:
-                traffic.add(round, "delivered", receiver, row.kind, len(row.encoded))
+                traffic.add(round, row.policy_id, receiver, row.kind, len(row.encoded))
             deliveries = ((receiver, round, row.id) for row in fresh)
             db.executemany("INSERT INTO delivery VALUES (?, ?, ?)", deliveries)
             db.executemany(sql.ADD_TRAFFIC, traffic.rows())
             # Decoded inside the transaction: a damaged file must not count as a delivery.
             return [decode(row.encoded) for row in fresh]
 
-    def _matching(self, request: Request, /) -> Iterator[sql.Candidate]:
+    def _matching(self, db: Connection, request: Request, /) -> Iterator[sql.Candidate]:
         """Yield what the request asks for, delivered before or not."""
         kinds = [kind if kind in request.needs else None for kind in RECORD_TYPES]
         arguments: Mapping[str, Any] = {
             "receiver": request.receiver,
             "round": request.round,
-            "oldest": max(request.oldest, self._state("floor")),
+            "oldest": max(request.oldest, self._file.state("floor")),
             **{f"kind{i}": kind for i, kind in enumerate(kinds)},
         }
         for prompt in request.prompts:
             rows = map(
                 sql.Candidate._make,
-                self._db.execute(sql.CANDIDATES, {**arguments, "prompt": prompt}),
+                db.execute(sql.CANDIDATES, {**arguments, "prompt": prompt}),
             )
             for peer, theirs in groupby(rows, key=lambda row: row.policy_id):
                 _, newest = next(groupby(theirs, key=lambda row: row.version))
@@ -196,40 +178,44 @@ class SQLiteExchange:
 
     def traffic(self, round: int | None = None) -> list[TrafficRow]:
         """See `Exchange.traffic`."""
-        with self._transaction() as db:
-            return [TrafficRow(*row) for row in db.execute(sql.TRAFFIC, {"round": round})]
+        every = round is None
+        with self._file.reading() as db:
+            rows = db.execute(sql.TRAFFIC) if every else db.execute(sql.TRAFFIC_OF_ROUND, [round])
+            return [TrafficRow(*row) for row in rows]
 
-    def refused(self) -> dict[str, int]:
+    def refused(self) -> Refusals:
         """See `Exchange.refused`."""
-        with self._transaction() as db:
-            return dict(db.execute("SELECT reason, count FROM refusal ORDER BY reason"))
+        with self._file.reading() as db:
+            return by_sender({(name, why): n for name, why, n in db.execute(sql.REFUSALS)})
 
     def drop_before(self, round: int, /) -> None:
         """See `Exchange.drop_before`; with `keep_history` the records stay in the file."""
         whole_number("round", round)
-        with self._transaction() as db:
-            floor = max(self._state("floor"), round)
-            self._set_state("floor", floor)
+        with self._file.writing() as db:
+            floor = max(self._file.state("floor"), round)
+            self._file.set_state("floor", floor)
             if not self._keep_history:
-                self._set_state("purged", floor)
+                self._file.set_state("purged", floor)
                 db.execute("DELETE FROM record WHERE version < ?", [floor])
                 db.execute("DELETE FROM delivery WHERE round < ?", [floor])
 
     def rollback(self, round: int, /) -> None:
         """See `Exchange.rollback`."""
         whole_number("round", round)
-        with self._transaction() as db:
+        with self._file.writing() as db:
             for name in ("floor", "purged"):
-                self._set_state(name, min(self._state(name), round))
+                self._file.set_state(name, min(self._file.state(name), round))
             db.execute("DELETE FROM record WHERE version >= ?", [round])
             db.execute("DELETE FROM delivery WHERE round >= ?", [round])
             db.execute("DELETE FROM traffic WHERE round >= ?", [round])
+            db.execute("UPDATE closed SET round = ? WHERE round >= ?", [round - 1, round])
 
     def snapshot(self) -> bytes:
-        """Return the position in the file: the file itself is the state."""
-        with self._transaction():
-            position = [self._state("file"), self._state("floor"), self._last_id()]
-        return msgpack.packb([_SNAPSHOT, *position])
+        """Return the position in the file, which itself is the state, and what was refused."""
+        with self._file.reading() as db:
+            position = [self._file.state("file"), self._file.state("floor"), self._last_id(db)]
+            refused = db.execute(sql.REFUSALS).fetchall()
+        return msgpack.packb([_SNAPSHOT, *position, refused])
 
     def restore(self, snapshot: bytes, /) -> None:
         """Check that the file is the snapshot's and lacks nothing; see `Exchange.restore`.
@@ -238,25 +224,27 @@ class SQLiteExchange:
         published and delivered since is forgotten by `rollback`, which a resume calls next.
         """
         try:
-            name, file, floor, last_id = msgpack.unpackb(snapshot)
+            name, file, floor, last_id, refused = msgpack.unpackb(snapshot)
         except (ValueError, TypeError, msgpack.UnpackException) as error:
             raise ExchangeError(f"the snapshot cannot be read: {error}") from error
-        with self._transaction():
-            if name != _SNAPSHOT or file != self._state("file") or last_id > self._last_id():
+        with self._file.writing() as db:
+            same = name == _SNAPSHOT and file == self._file.state("file")
+            if not same or last_id > self._last_id(db):
                 raise ExchangeError(
-                    f"the snapshot was not taken of {self._path}, or the file has lost records "
-                    "since; resume with the exchange file that the checkpoint was made with"
+                    f"the snapshot was not taken of {self._file.path}, or the file has lost "
+                    "records since; resume with the exchange file that the checkpoint was made with"
                 )
-            self._set_state("floor", max(floor, self._state("purged")))
+            self._file.set_state("floor", max(floor, self._file.state("purged")))
+            db.execute("DELETE FROM refusal")
+            db.executemany(sql.ADD_REFUSAL, refused)
 
-    def _last_id(self) -> int:
-        row = self._db.execute("SELECT seq FROM sqlite_sequence WHERE name = 'record'").fetchone()
+    def _last_id(self, db: Connection, /) -> int:
+        row = db.execute("SELECT seq FROM sqlite_sequence WHERE name = 'record'").fetchone()
         return row[0] if row else 0
 
     def close(self) -> None:
         """Close the file."""
-        with self._lock:
-            self._db.close()
+        self._file.close()
 
     def __enter__(self) -> Self:
         return self

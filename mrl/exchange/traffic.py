@@ -1,22 +1,27 @@
-"""What sharing cost: records and bytes by round, direction, policy and kind."""
+"""What sharing cost: records and bytes by round, source, receiver and kind."""
 
-from collections import Counter
-from collections.abc import Iterable
-from typing import Literal, NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
-Direction = Literal["published", "delivered"]
+from mrl.exchange.records import RECORD_TYPES
+
+PUBLISHED = ""
+"""Stands for the receiver of what was published: the exchange itself."""
+
+Refusals = dict[str, dict[str, int]]
+"""Records refused, by the policy that sent them ("" for an unknown one) and by reason."""
 
 
 class TrafficRow(NamedTuple):
-    """Records and bytes of one round, direction, policy and kind.
+    """Records and bytes of one round that one policy sent to another, or to the exchange.
 
-    `policy_id` is the source of what was published and the receiver of what was delivered; the
-    round is the records' version or the round of the delivery. Bytes are encoded sizes.
+    `receiver` is empty for what `source` published; the round is then the records' version, else
+    that of the delivery. Bytes are encoded sizes.
     """
 
     round: int
-    direction: Direction
-    policy_id: str
+    source: str
+    receiver: str
     kind: str
     records: int
     bytes: int
@@ -26,21 +31,40 @@ class Traffic:
     """Running counts that become `TrafficRow`."""
 
     def __init__(self, rows: Iterable[TrafficRow] = ()) -> None:
-        self._records: Counter[tuple[int, Direction, str, str]] = Counter()
-        self._bytes: Counter[tuple[int, Direction, str, str]] = Counter()
+        self._rounds: dict[int, dict[tuple[str, str, str], tuple[int, int]]] = {}
         for row in rows:
-            self._records[row[:4]] += row.records
-            self._bytes[row[:4]] += row.bytes
+            key = row.source, row.receiver, row.kind
+            self._rounds.setdefault(row.round, {})[key] = row.records, row.bytes
 
-    def add(self, round: int, direction: Direction, policy_id: str, kind: str, size: int) -> None:
+    def add(self, round: int, source: str, receiver: str, kind: str, size: int, /) -> None:
         """Count one record of `size` bytes."""
-        key = round, direction, policy_id, kind
-        self._records[key] += 1
-        self._bytes[key] += size
+        counts = self._rounds.setdefault(round, {})
+        records, total = counts.get((source, receiver, kind), (0, 0))
+        counts[source, receiver, kind] = records + 1, total + size
 
-    def rows(self) -> list[TrafficRow]:
-        """Return all counts, sorted."""
+    def published(self, round: int, source: str, /) -> int:
+        """Return how many records of a version a policy published."""
+        counts = self._rounds.get(round, {})
+        return sum(counts.get((source, PUBLISHED, kind), (0, 0))[0] for kind in RECORD_TYPES)
+
+    def forget(self, round: int, /) -> None:
+        """Forget the counts of `round` and later."""
+        for late in [known for known in self._rounds if known >= round]:
+            del self._rounds[late]
+
+    def rows(self, round: int | None = None) -> list[TrafficRow]:
+        """Return the counts of one round or of all, sorted."""
+        rounds = sorted(self._rounds) if round is None else [round]
         return [
-            TrafficRow(*key, records, self._bytes[key])
-            for key, records in sorted(self._records.items())
+            TrafficRow(one, *key, records, size)
+            for one in rounds
+            for key, (records, size) in sorted(self._rounds.get(one, {}).items())
         ]
+
+
+def by_sender(counts: Mapping[tuple[str, str], int], /) -> Refusals:
+    """Arrange counts by (policy, reason) as `Exchange.refused` returns them."""
+    found: Refusals = {}
+    for (policy, reason), count in sorted(counts.items()):
+        found.setdefault(policy, {})[reason] = count
+    return found

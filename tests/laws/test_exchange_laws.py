@@ -1,6 +1,8 @@
 """Laws of the exchange: what holds for all records and all sequences of calls."""
 
+import struct
 import tempfile
+import zlib
 from pathlib import Path
 
 import hypothesis.strategies as st
@@ -17,6 +19,7 @@ from hypothesis.stateful import (
 
 from mrl.exchange import (
     RECORD_TYPES,
+    Admission,
     GroupStats,
     MemoryExchange,
     RecordError,
@@ -26,7 +29,7 @@ from mrl.exchange import (
     decode,
     statistics,
 )
-from mrl.exchange.framing import seal
+from mrl.exchange.framing import MAGIC, SCHEMA, seal
 
 POLICIES, PROMPTS, ROUNDS = ("a", "b", "c"), ("p", "q"), 4
 
@@ -81,17 +84,55 @@ def test_decoding_an_encoding_gives_the_record_back(record):
     assert again.encode() == record.encode()
 
 
-@given(records, st.data())
-def test_a_truncated_or_tampered_record_is_refused_and_counted(record, data):
-    good = record.encode()
-    cut = data.draw(st.integers(0, len(good) - 1))
-    tampered = bytearray(good)
-    place = data.draw(st.integers(0, len(good) - 1))
-    tampered[place] ^= data.draw(st.integers(1, 255))
+@st.composite
+def damages(draw):
+    """Bytes of a record after flips, a cut or an extension, and the undamaged ones."""
+    good = draw(records).encode()
+    kind = draw(st.sampled_from(["flip", "cut", "extend"]))
+    if kind == "cut":
+        return good[: draw(st.integers(0, len(good) - 1))], good
+    if kind == "extend":
+        return good + draw(st.binary(min_size=1, max_size=9)), good
+    bad = bytearray(good)
+    for place in draw(st.sets(st.integers(0, len(good) - 1), min_size=1, max_size=8)):
+        bad[place] ^= draw(st.integers(1, 255))
+    return bytes(bad), good
+
+
+@settings(max_examples=500)
+@given(damages())
+def test_damaged_bytes_are_refused_and_counted_and_the_rest_is_stored(pair):
+    bad, good = pair
+    with pytest.raises(RecordError):
+        decode(bad)
     with MemoryExchange() as exchange:
-        assert exchange.publish_encoded([good[:cut], bytes(tampered), good]) == 1
-        assert sum(exchange.refused().values()) == 2
-        assert exchange.refused()["truncated"] >= 1
+        assert exchange.publish_encoded([bad, good, bad]) == 1
+        assert sum(exchange.refused()[""].values()) == 2
+
+
+@settings(max_examples=500)
+@given(st.binary(max_size=64))
+def test_a_body_with_the_right_checksum_is_a_record_or_refused(body):
+    """Flips that a forger repairs the checksum for reach msgpack, which must not crash either."""
+    try:
+        accepted = decode(struct.pack("<3sBII", MAGIC, SCHEMA, len(body), zlib.crc32(body)) + body)
+    except RecordError:
+        return
+    assert decode(accepted.encode()) == accepted
+
+
+@settings(max_examples=500)
+@given(records, st.data())
+def test_a_forged_flip_is_a_record_or_refused(record, data):
+    body = bytearray(record.encode()[12:])
+    for place in data.draw(st.sets(st.integers(0, len(body) - 1), min_size=1, max_size=4)):
+        body[place] ^= data.draw(st.integers(1, 255))
+    try:
+        forged = struct.pack("<3sBII", MAGIC, SCHEMA, len(body), zlib.crc32(body)) + bytes(body)
+        accepted = decode(forged)
+    except RecordError:
+        return
+    assert decode(accepted.encode()) == accepted
 
 
 @given(st.binary(max_size=64))
@@ -175,18 +216,29 @@ def test_the_order_of_publishing_changes_nothing(published, calls, data):
         assert one.traffic() == other.traffic()
 
 
+admissions = st.builds(
+    Admission,
+    policies=st.sampled_from([None, frozenset(POLICIES), frozenset("ab")]),
+    prompts=st.sampled_from([None, frozenset(PROMPTS), frozenset("p")]),
+    quota=st.sampled_from([None, 0, 3, {"a": 1, "b": 4}]),
+    ahead=st.sampled_from([None, 1, 2]),
+)
+
+
 class SameBehaviour(RuleBasedStateMachine):
     """Memory, SQLite and SQLite with history answer every sequence of calls alike."""
 
-    @initialize()
-    def set_up(self):
+    @initialize(admission=admissions)
+    def set_up(self, admission):
         self.folder = tempfile.TemporaryDirectory()
-        self.memory = MemoryExchange()
-        self.stores = {
-            keep: SQLiteExchange(Path(self.folder.name) / f"{keep}.db", keep_history=keep)
-            for keep in (False, True)
-        }
+        self.admission = admission
+        self.memory = MemoryExchange(admission)
+        self.stores = {keep: self.opened(keep) for keep in (False, True)}
         self.delivered = set()
+
+    def opened(self, keep):
+        path = Path(self.folder.name) / f"{keep}.db"
+        return SQLiteExchange(path, self.admission, keep_history=keep)
 
     def all_say(self, call):
         answer = call(self.memory)
@@ -198,10 +250,22 @@ class SameBehaviour(RuleBasedStateMachine):
     def publish(self, batch):
         self.all_say(lambda exchange: exchange.publish(batch))
 
-    @rule(batch=st.lists(variants, max_size=3), junk=st.binary(max_size=20))
-    def publish_encoded(self, batch, junk):
+    @rule(
+        batch=st.lists(variants, max_size=3),
+        junk=st.binary(max_size=20),
+        sender=st.sampled_from([None, *POLICIES, "stranger"]),
+    )
+    def publish_encoded(self, batch, junk, sender):
         encoded = [*(record.encode() for record in batch), junk]
-        self.all_say(lambda exchange: exchange.publish_encoded(encoded))
+        self.all_say(lambda exchange: exchange.publish_encoded(encoded, sender=sender))
+
+    @rule(policy=st.sampled_from([*POLICIES, "stranger"]), round=st.integers(0, ROUNDS))
+    def close_round(self, policy, round):
+        self.all_say(lambda exchange: exchange.close_round(policy, round))
+
+    @rule(round=st.integers(0, ROUNDS))
+    def look_who_is_absent(self, round):
+        self.all_say(lambda exchange: exchange.wait_round(round, POLICIES, 0))
 
     @rule(call=requests)
     def collect(self, call):
@@ -236,9 +300,8 @@ class SameBehaviour(RuleBasedStateMachine):
     @rule(keep=st.booleans())
     def restart(self, keep):
         self.stores[keep].close()
-        path = Path(self.folder.name) / f"{keep}.db"
-        self.stores[keep] = SQLiteExchange(path, keep_history=keep)
-        snapshot, self.memory = self.memory.snapshot(), MemoryExchange()
+        self.stores[keep] = self.opened(keep)
+        snapshot, self.memory = self.memory.snapshot(), MemoryExchange(self.admission)
         self.memory.restore(snapshot)
 
     @precondition(lambda self: hasattr(self, "memory"))

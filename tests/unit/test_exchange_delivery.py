@@ -89,7 +89,7 @@ def test_the_first_of_two_conflicting_records_wins(exchange):
     assert exchange.publish([rollout(text=b"first"), rollout(text=b"second")]) == 1
     exchange.publish([rollout(text=b"third")])
     assert [record.text for record in ask(exchange)] == [b"first"]
-    assert exchange.refused() == {"conflict": 2}
+    assert exchange.refused() == {"b": {"conflict": 2}}
 
 
 def test_only_the_newest_version_of_a_peer_within_the_bound_is_delivered(exchange):
@@ -156,7 +156,7 @@ def test_publishing_bytes_as_records_is_an_error_of_the_caller(exchange):
 def test_bad_bytes_are_counted_by_reason_and_the_rest_is_stored(exchange):
     good = rollout().encode()
     assert exchange.publish_encoded([good[:-1], b"", good, good + b"x", b"x" * 50]) == 1
-    assert exchange.refused() == {"magic": 1, "trailing": 1, "truncated": 2}
+    assert exchange.refused() == {"": {"magic": 1, "trailing": 1, "truncated": 2}}
     assert ask(exchange) == [rollout()]
 
 
@@ -165,7 +165,7 @@ def test_dropped_versions_are_gone_and_their_latecomers_refused(exchange):
     exchange.drop_before(1)
     assert ask(exchange, round=0, max_staleness=0) == []
     assert exchange.publish([rollout(version=0, index=1)]) == 0
-    assert exchange.refused() == {"expired": 1}
+    assert exchange.refused() == {"b": {"expired": 1}}
     assert ask(exchange, round=1, max_staleness=1) == [rollout(version=1)]
 
 
@@ -206,12 +206,12 @@ def test_traffic_counts_records_and_encoded_bytes_of_each_round(exchange):
     ask(exchange, "c", limit=1)
     ask(exchange, "a")
     assert exchange.traffic(0) == [
-        TrafficRow(0, "delivered", "a", "rollout", 2, size),
-        TrafficRow(0, "delivered", "c", "rollout", 1, len(first.encode())),
-        TrafficRow(0, "published", "b", "rollout", 2, size),
+        TrafficRow(0, "b", "", "rollout", 2, size),
+        TrafficRow(0, "b", "a", "rollout", 2, size),
+        TrafficRow(0, "b", "c", "rollout", 1, len(first.encode())),
     ]
     assert exchange.traffic(1) == [
-        TrafficRow(1, "published", "b", "group_stats", 1, len(stats(version=1).encode()))
+        TrafficRow(1, "b", "", "group_stats", 1, len(stats(version=1).encode()))
     ]
     assert exchange.traffic() == exchange.traffic(0) + exchange.traffic(1)
 
