@@ -9,12 +9,8 @@ no tensor is copied through a pipe or a file. Source: docs/engines.md.
 import copy
 import gc
 import importlib.util
-import os
-import random
 import tempfile
-import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -24,6 +20,7 @@ import torch
 from mrl.config import VllmEngineConfig
 from mrl.errors import InputError, RunError
 from mrl.rollout import Decoding, Sampled, Scorer, TokenIds
+from mrl.rollout.guests import quiet_and_in_process, undisturbed
 from mrl.rollout.weights import weights_of
 from mrl.seeds import derive
 
@@ -119,7 +116,7 @@ class VllmEngine:
     def _start(self) -> None:
         settings = copy.deepcopy(self.model.config)
         settings.get_text_config().vocab_size = self.decoding.vocabulary
-        with tempfile.TemporaryDirectory() as folder, _undisturbed(), _quiet_and_in_process():
+        with tempfile.TemporaryDirectory() as folder, undisturbed(), quiet_and_in_process():
             settings.save_pretrained(folder)
             try:
                 import vllm
@@ -209,7 +206,7 @@ class VllmEngine:
         ]
         requests = [{"prompt_token_ids": list(prompt)} for prompt in prompts]
         try:
-            with _undisturbed():
+            with undisturbed():
                 # What is cached stems from other weights, or would let results depend on what
                 # was asked before.
                 if not self._llm.reset_prefix_cache():
@@ -278,38 +275,3 @@ def _repack_tied(model: torch.nn.Module, /) -> None:
     for module in model.modules():
         if isinstance(module, ParallelLMHead):
             module.quant_method.process_weights_after_loading(module)
-
-
-@contextmanager
-def _undisturbed() -> Iterator[None]:
-    """Keep the process's random streams, and torch's thread setting, which vLLM takes away."""
-    streams, numpy_stream = random.getstate(), np.random.get_state()  # noqa: NPY002
-    set_num_threads = torch.set_num_threads
-    devices = [torch.cuda.current_device()] if torch.cuda.is_available() else []
-    try:
-        with torch.random.fork_rng(devices):
-            yield
-    finally:
-        random.setstate(streams)
-        np.random.set_state(numpy_stream)  # noqa: NPY002
-        torch.set_num_threads = set_num_threads
-
-
-@contextmanager
-def _quiet_and_in_process() -> Iterator[None]:
-    """Let vLLM start in this process, and print errors only unless the user wants more."""
-    settings = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
-    if "VLLM_LOGGING_LEVEL" not in os.environ:
-        settings["VLLM_LOGGING_LEVEL"] = "ERROR"
-    before = {name: os.environ.get(name) for name in settings}
-    os.environ.update(settings)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about how it uses other libraries
-            yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
