@@ -12,7 +12,6 @@ from mrl.train import train
 SMALLER = (
     "rounds=2",
     "prompts=2",
-    "sampling.max_tokens=16",
     "evaluation.items=1",
     "evaluation.samples=1",
     "evaluation.ks=[1]",
