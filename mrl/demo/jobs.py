@@ -4,10 +4,10 @@ import multiprocessing
 import os
 import queue
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass
 from multiprocessing import connection
 from typing import Any, Self
@@ -15,9 +15,12 @@ from typing import Any, Self
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from mrl.environment import environment
 from mrl.errors import RunError
 
 MAX_WORKERS = 8
+# A worker's libraries start with one thread each.
+SINGLE_THREADS = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 
 @dataclass(frozen=True)
@@ -88,7 +91,7 @@ class Workers:
     def _started(self) -> tuple[ProcessPoolExecutor, Any]:
         if self._pool is None:
             context = multiprocessing.get_context("spawn")
-            self._stack.enter_context(_single_threads())
+            self._stack.enter_context(environment(SINGLE_THREADS))
             self._reports = self._stack.enter_context(context.Manager()).Queue()
             workers = min(os.cpu_count() or 1, MAX_WORKERS)
             self._pool = ProcessPoolExecutor(workers, context, initializer=_start_worker)
@@ -126,19 +129,3 @@ def _drain(reports: Any, done: dict[str, int], /) -> None:
         except queue.Empty:
             return
         done[name] = count
-
-
-@contextmanager
-def _single_threads() -> Iterator[None]:
-    """Environment in which a worker's libraries start with one thread each."""
-    names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-    before = {name: os.environ.get(name) for name in names}
-    os.environ.update(dict.fromkeys(names, "1"))
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value

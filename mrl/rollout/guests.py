@@ -9,6 +9,8 @@ from contextlib import contextmanager
 import numpy as np
 import torch
 
+from mrl.environment import environment
+
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
@@ -31,15 +33,6 @@ def quiet_and_in_process() -> Iterator[None]:
     settings = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
     if "VLLM_LOGGING_LEVEL" not in os.environ:
         settings["VLLM_LOGGING_LEVEL"] = "ERROR"
-    before = {name: os.environ.get(name) for name in settings}
-    os.environ.update(settings)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about how it uses other libraries
-            yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
+    with environment(settings), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about how it uses other libraries
+        yield
