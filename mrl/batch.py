@@ -154,7 +154,7 @@ def micro_batches(
     weighted = [
         row
         for row in assignment.rows
-        if _length(row, objective)
+        if counted_length(row, objective)
         and (row.pg_weight or row.nll_weight or objective.kl * row.kl_weight)
     ]
     for places in batches_of(weighted, objective.batch_tokens):
@@ -162,7 +162,7 @@ def micro_batches(
         yield collate(places, scales, pad_id, device, kl=objective.kl)
 
 
-def _length(row: Row, objective: ObjectiveConfig, /) -> int:
+def counted_length(row: Row, objective: ObjectiveConfig, /) -> int:
     """Tokens of a row that the objective counts: none of a truncated response that it masks."""
     return 0 if objective.mask_truncated and not row.finished else row.length
 
@@ -174,7 +174,7 @@ def _divisor(rows: Sequence[Row], objective: ObjectiveConfig, /) -> Callable[[Ro
             return lambda row: float(row.length)
         case "token":
             # A masked response has length 0, so that the whole is divided by the tokens that count.
-            lengths = [_length(row, objective) for row in rows if row.counted]
+            lengths = [counted_length(row, objective) for row in rows if row.counted]
             divisor = sum(lengths) / max(len(lengths), 1) or 1.0
         case _:  # "constant"; "sum" has no length
             divisor = float(objective.length or 1)

@@ -174,8 +174,9 @@ def _run_study(
     run: Path, changes: list[str], round: int | None, prompts: int, samples: int, /
 ) -> tuple[configuration.StudyConfig, Path]:
     """The study of a run's world, and the folder for it."""
-    from mrl.study.from_run import stored_world, study_of_run, world_of_run
+    from mrl.study.from_run import sizes_of, stored_world, study_of_run, world_of_run
 
+    sizes_of(configuration.load(run / "config.yaml"))  # before the long work
     if stored_world(run, prompts=prompts, samples=samples, round=round) is None:
         require("torch")
         set_environment()

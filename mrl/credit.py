@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bandit.probes import Credit, Group, RatioRule
-from mrl.batch import Assignment, Row, Source
+from mrl.batch import Assignment, Row, Source, counted_length
+from mrl.config import ObjectiveConfig
 from mrl.exchange.records import GroupStats, Record, RolloutRecord
 from mrl.peers import PeerTexts, Place, peer_texts
 from mrl.policy import Policy
@@ -84,7 +85,7 @@ def assign(
         rows=rows + peer_rows,
         groups=len(items),
         ratio=credit.peer_ratio,
-        counts=_counts(own, texts, credit, group, rows, peer_rows),
+        counts=_counts(own, texts, credit, group) | _trained(rows, peer_rows, receiver.objective),
     )
 
 
@@ -205,18 +206,17 @@ def _counts(
     texts: PeerTexts,
     credit: Credit,
     group: Group,
-    rows: Sequence[Row],
-    peer_rows: Sequence[Row],
 ) -> dict[str, Any]:
     """Plain figures of the round for the metrics."""
     rollouts = [rollout for rollouts in own.rollouts for rollout in rollouts]
     valid = group.own_valid
-    share = float(valid.sum()) or 1.0
+    verified = int(valid.sum())
     logprobs = np.concatenate([rollout.logprobs for rollout in rollouts])
     reasons = Counter(texts.reasons.values())
     return {
-        "reward_mean": float(own.rewards[valid].sum() / share),
-        "success_share": float(group.own_success.sum() / share),
+        # Without a verdict there is no reward, which is not 0.
+        "reward_mean": float(own.rewards[valid].sum() / verified) if verified else None,
+        "success_share": float(group.own_success.sum() / verified) if verified else None,
         "dead_share": float(dead_groups(own.rewards).mean()),
         "rescued_prompts": int((credit.nll_weight > 0).any(-1).sum()),
         "unverified": int((~valid).sum()),
@@ -231,10 +231,18 @@ def _counts(
         "truncated_share": float(np.mean([not rollout.finished for rollout in rollouts])),
         "generated": own.generated,
         "response_tokens": sum(len(rollout.ids) for rollout in rollouts),
-        "trained_tokens_own": sum(row.length for row in rows if row.pg_weight),
-        "trained_tokens_peer": sum(
-            row.length for row in peer_rows if row.pg_weight or row.nll_weight
-        ),
+    }
+
+
+def _trained(
+    rows: Sequence[Row], peer_rows: Sequence[Row], objective: ObjectiveConfig, /
+) -> dict[str, int]:
+    """Tokens that have a weight in the round's loss."""
+    return {
+        f"trained_tokens_{whose}": sum(
+            counted_length(row, objective) for row in some if row.pg_weight or row.nll_weight
+        )
+        for whose, some in (("own", rows), ("peer", peer_rows))
     }
 
 

@@ -23,7 +23,8 @@ def bar(
     """A line with rounds done, time left and each policy's reward; yields its callback.
 
     The line begins with the first round: before, input may turn out to be wrong. The first time a
-    policy's effective sample size is low, that is said in a line of its own.
+    policy's effective sample size is low, or none of its responses has a verdict, that is said in
+    a line of its own.
     """
     columns = (
         TextColumn("{task.description}"),
@@ -34,22 +35,37 @@ def bar(
     )
     progress = Progress(*columns, console=console)
     task = progress.add_task(run.name, total=run.rounds, figures="")
-    warned: set[str] = set()
+    warned: set[tuple[Callable[[dict[str, Any]], str], str]] = set()
 
     def advance(done: int, rows: Sequence[dict[str, Any]], /) -> None:
         progress.start()
-        figures = "  ".join(f"{row['policy']} {row['reward_mean']:.2f}" for row in rows)
+        figures = "  ".join(f"{row['policy']} {_reward(row)}" for row in rows)
         progress.update(task, completed=done, figures=f"reward: {figures}")
         for row in rows:
-            if row.get("ess_low") and row["policy"] not in warned:
-                warned.add(row["policy"])
-                progress.console.print(_low_ess(row), markup=False, soft_wrap=True)
+            for sign, warning in ((row.get("ess_low"), _low_ess), (_reward(row) == "-", _blind)):
+                if sign and (warning, row["policy"]) not in warned:
+                    warned.add((warning, row["policy"]))
+                    progress.console.print(warning(row), markup=False, soft_wrap=True)
 
     try:
         yield advance
     finally:
         if progress.live.is_started:
             progress.stop()
+
+
+def _reward(row: dict[str, Any], /) -> str:
+    reward = row["reward_mean"]
+    return "-" if reward is None else f"{reward:.2f}"
+
+
+def _blind(row: dict[str, Any], /) -> str:
+    reasons = ", ".join(f"{n} {reason}" for reason, n in row["unverified_by_reason"].items())
+    return (
+        f"warning: policy {row['policy']!r}, round {row['round']}: none of its responses has a "
+        f"verdict ({reasons}), so it learns nothing from them; see what the verifier does with one "
+        "of them. Later rounds: 'unverified_by_reason' in metrics.jsonl"
+    )
 
 
 def _low_ess(row: dict[str, Any], /) -> str:

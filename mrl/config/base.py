@@ -11,7 +11,9 @@ from bandit.probes import Probe, probe_from_config, probe_to_config
 class Section(BaseModel):
     """Base of all sections: unknown keys are errors, values cannot be changed afterwards."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, arbitrary_types_allowed=True)
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, arbitrary_types_allowed=True, allow_inf_nan=False
+    )
 
 
 def _probe(value: Any) -> Probe:

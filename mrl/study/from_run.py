@@ -93,6 +93,25 @@ def stored_world(
     return found if found is not None and (found.prompts, found.samples) == asked else None
 
 
+def sizes_of(config: RunConfig, /) -> tuple[int, int]:
+    """Own rollouts of each policy a prompt, and those that it sees of each peer.
+
+    Raises
+    ------
+    InputError
+        If policies differ in them: a study has one number for all.
+    """
+    own = {config.group_of(policy).own for policy in config.policies}
+    peers = {n for policy in config.policies for n in config.peers_of(policy.name).values()}
+    if len(own) > 1 or len(peers) > 1:
+        raise InputError(
+            f"the policies of {config.folder} draw {sorted(own)} rollouts a prompt and see "
+            f"{sorted(peers)} of each peer, and a study has one number for all; write a study file "
+            "with a world of kind run, and one number in own and in peers"
+        )
+    return max(own), max(peers, default=0)
+
+
 def study_of_run(folder: Path, found: RunWorld, assignments: Sequence[str] = (), /) -> StudyConfig:
     """The study of a run's own world: its rule among the standard ones, at its group sizes.
 
@@ -112,16 +131,10 @@ def study_of_run(folder: Path, found: RunWorld, assignments: Sequence[str] = (),
     Raises
     ------
     InputError
-        If receivers see different numbers of their peers, or an override cannot be right.
+        If policies differ in their group sizes, or an override cannot be right.
     """
     config = configuration.load(folder / "config.yaml")
-    sizes = {n for name in found.policies for n in config.peers_of(name).values()}
-    if len(sizes) > 1:
-        raise InputError(
-            f"{folder} shows its policies different numbers of each other's rollouts "
-            f"({sorted(sizes)}), and a study has one for all peers; write a study file with a "
-            "world of kind run, and one number in peers"
-        )
+    own, peers = sizes_of(config)
     values = {
         "kind": "study",
         "name": config.name,
@@ -133,8 +146,8 @@ def study_of_run(folder: Path, found: RunWorld, assignments: Sequence[str] = (),
             }
         },
         "rules": {label: probe_to_config(rule) for label, rule in rules_of(config).items()},
-        "own": config.group.own,
-        "peers": max(sizes, default=0),
+        "own": own,
+        "peers": peers,
         "receivers": None,
         "residual": {"measured": True},
         "max_stability_cost": _noisiest(found, config.group.own),

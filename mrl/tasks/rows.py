@@ -118,14 +118,17 @@ class _Reader:
         return items, repeated
 
     def _new(self, item: Item, where: str, /) -> bool:
-        answer, first = self.seen.setdefault(item.question, (item.answer, where))
+        if item.question not in self.seen:
+            self.seen[item.question] = item.answer, where
+            return True
+        answer, first = self.seen[item.question]
         if answer != item.answer:
             raise InputError(
                 f"{where}, key {self.config.answer!r}: got {short(item.answer)} for the question "
                 f"{short(item.question)}, whose answer is {short(answer)} in {first}; "
                 "expected one answer for a question, so remove or correct one of them"
             )
-        return first == where
+        return False
 
 
 def _item(config: RowsTask, row: Mapping[str, Any], where: str, /) -> Item:

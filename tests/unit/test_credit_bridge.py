@@ -161,8 +161,19 @@ def test_group_without_verified_own_rollouts_gives_nothing(receiver, peer):
         records = published(peer, groups(peer, ["1", "0"]), *probe.needs)
         found = bridge(me, own, records, {"peer": 2})
         assert not any(row.pg_weight or row.nll_weight for row in found.rows)
-        assert found.counts["reward_mean"] == 0.0
+        assert found.counts["reward_mean"] is None
+        assert found.counts["success_share"] is None
         assert found.counts["rescued_prompts"] == 0
+
+
+def test_masked_responses_are_not_among_the_trained_tokens(receiver):
+    me = receiver(GRPO())
+    me.objective = me.objective.model_copy(update={"mask_truncated": True})
+    own = groups(me, ["1", "0"])
+    own.rollouts[0][1] = rollout(me, "00", finished=False)
+    assert bridge(me, own, [], {}).counts["trained_tokens_own"] == 2  # "1" and its end
+    me.objective = me.objective.model_copy(update={"mask_truncated": False})
+    assert bridge(me, own, [], {}).counts["trained_tokens_own"] == 4
 
 
 def test_missing_engine_logprob_takes_out_that_token_and_is_counted(receiver):

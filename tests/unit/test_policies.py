@@ -227,3 +227,9 @@ def test_want_of_memory_names_the_way_out(error):
 def test_other_errors_pass_as_they_are():
     with pytest.raises(RuntimeError, match="shapes"), memory_for("", ""):
         raise RuntimeError("shapes cannot be multiplied")
+
+
+@pytest.mark.parametrize("key", ["lr", "weight_decay"])
+def test_infinite_settings_are_refused(key):
+    with pytest.raises(ValueError, match="finite"):
+        OptimizerConfig.model_validate({key: float("inf")})

@@ -208,3 +208,5 @@ def test_no_heldout_item_is_refused(tmp_path: Path, train: str) -> None:
     message = refusal(train, eval_path=same)
     assert "no held-out item is left" in message
     assert "3" in message
+    # The very file that is trained on: its rows stand at the same places.
+    assert "no held-out item is left" in refusal(train, eval_path=train)
