@@ -168,7 +168,7 @@ def test_the_trainer_names_no_probe(module):
 def test_all_folders_of_tests_are_run_but_the_one_with_an_environment_of_its_own():
     paths = {path for path in (ROOT / "tests").iterdir() if any(path.glob("test_*.py"))}
     named = {ROOT / path for path in PROJECT["tool"]["pytest"]["ini_options"]["testpaths"]}
-    assert paths - named == {ROOT / "tests" / "vllm"}
+    assert paths - named == {ROOT / "tests" / "with_vllm"}
 
 
 def test_the_main_loop_fits_on_a_page():
