@@ -1,11 +1,13 @@
 """What sharing costs a round: each probe against GRPO, interleaved in one run.
 
-    python tests/benchmarks/bench_round.py [--rounds 40] [--hidden 96] [--layers 2]
+    python tests/benchmarks/bench_round.py [--rounds 40] [--hidden 96] [--layers 2] [--residual 64]
 
 Every probe plays the same rounds from the same weights with the same seeds. The verifier is a hash
 of the response that accepts about one in eight, so that groups are alive, dead and rescued. Shown
 are medians over rounds, relative to GRPO: the whole round; all but the gradient step, which is what
 exchange, credit, retokenisation and bookkeeping add to; and the gradient step per trained token.
+`--residual` is `exchange.residual_sample`: rollouts whose residual PRP's sources measure, which costs
+a scoring pass of those that are not canonical (of random models, nearly all).
 """
 
 import argparse
@@ -37,7 +39,7 @@ PROBES = {
 }
 
 
-def settings(hidden: int, layers: int) -> RunConfig:
+def settings(hidden: int, layers: int, residual: int) -> RunConfig:
     """A pair with two tokenizers, random weights and the demo's group sizes."""
     params = {
         "hidden_size": hidden,
@@ -65,6 +67,7 @@ def settings(hidden: int, layers: int) -> RunConfig:
             ],
             "sampling": {"max_tokens": 12},
             "device": "cpu",
+            "exchange": {"residual_sample": residual},
         }
     )
 
@@ -113,9 +116,10 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=40)
     parser.add_argument("--hidden", type=int, default=96)
     parser.add_argument("--layers", type=int, default=2)
+    parser.add_argument("--residual", type=int, default=64)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    config = settings(arguments.hidden, arguments.layers)
+    config = settings(arguments.hidden, arguments.layers, arguments.residual)
     found = measure(config, build_policies(config), arguments.rounds)
     base = found["GRPO"]
     table = Table(title=f"hidden {arguments.hidden}, {arguments.layers} layers, one thread")
