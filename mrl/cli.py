@@ -176,8 +176,9 @@ def _run_study(
     """The study of a run's world, and the folder for it."""
     from mrl.study.from_run import sizes_of, stored_world, study_of_run, world_of_run
 
+    stored = stored_world(run, prompts=prompts, samples=samples, round=round)
     sizes_of(configuration.load(run / "config.yaml"))  # before the long work
-    if stored_world(run, prompts=prompts, samples=samples, round=round) is None:
+    if stored is None:
         require("torch")
         set_environment()
     with console.status("sampling and scoring the run's responses"):
