@@ -176,13 +176,13 @@ def _run_study(
     """The study of a run's world, and the folder for it."""
     from mrl.study.from_run import sizes_of, stored_world, study_of_run, world_of_run
 
-    stored = stored_world(run, prompts=prompts, samples=samples, round=round)
+    found = stored_world(run, prompts=prompts, samples=samples, round=round)
     sizes_of(configuration.load(run / "config.yaml"))  # before the long work
-    if stored is None:
+    if found is None:
         require("torch")
         set_environment()
-    with console.status("sampling and scoring the run's responses"):
-        found = world_of_run(run, prompts=prompts, samples=samples, round=round)
+        with console.status("sampling and scoring the run's responses"):
+            found = world_of_run(run, prompts=prompts, samples=samples, round=round)
     for name, seen in zip(found.policies, found.seen_NX.mean(axis=1), strict=True):
         console.print(f"{name}: {seen:.1%} of its probability lies on the responses seen")
     return study_of_run(run, found, changes), run / f"study-{found.round:06d}"

@@ -3,14 +3,12 @@
 import matplotlib as mpl
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 
 from bandit.plots import STYLE
+from mrl.heatmap import MAP, name_sides, write_cells
 
-MAP = "Blues"
-DARK = 0.6  # share of the colour scale above which figures are written in white
 MOST_WRITTEN = 16  # policies with which figures still fit their cells
 MOST_NAMED = 60  # policies whose names can be read
 
@@ -48,26 +46,11 @@ def sharing(delivered: pd.DataFrame, /) -> Figure:
             axes.set_title(f"{column} delivered", fontsize="small")
             axes.set(xlabel="receiver", ylabel="source")
             if len(names) <= MOST_NAMED:
-                axes.set_xticks(
-                    range(len(names)), names, rotation=45, ha="right", fontsize="x-small"
-                )
-                axes.set_yticks(range(len(names)), names, fontsize="x-small")
+                name_sides(axes, names)
             if len(names) <= MOST_WRITTEN:
-                _write(axes, values)
+                write_cells(axes, values, values / np.nanmax(values), _short)
     return figure
 
 
-def _write(axes: Axes, values: np.ndarray, /) -> None:
-    """Write each figure into its cell; nothing where nothing was sent."""
-    short, largest = EngFormatter(places=None, sep=""), np.nanmax(values)
-    for (row, column), value in np.ndenumerate(values):
-        if np.isfinite(value):
-            axes.text(
-                column,
-                row,
-                short(float(f"{value:.3g}")),
-                ha="center",
-                va="center",
-                color="white" if value > DARK * largest else "black",
-                fontsize="x-small",
-            )
+def _short(value: float, /) -> str:
+    return EngFormatter(places=None, sep="")(float(f"{value:.3g}"))

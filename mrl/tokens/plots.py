@@ -10,12 +10,11 @@ from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 
 from bandit.plots import COLOURS, STYLE
+from mrl.heatmap import MAP, name_sides, write_cells
 from mrl.tokens.audit import TokenAudit
 from mrl.tokens.residual import LARGE
 
 LARGEST = 5  # tokens of a block; larger blocks are drawn together
-DARK = 0.6  # share of the colour scale above which figures are written in white
-MAP = "Blues"
 
 
 def audit(
@@ -104,8 +103,9 @@ def families(frame: pd.DataFrame, /) -> Figure:
             table = part.pivot(index="source", columns="receiver", values="one_to_one_share")
             table = 100 * table.reindex(index=names, columns=names)
             axes.imshow(table, cmap=MAP, vmin=0, vmax=100)
-            _write(axes, table.to_numpy(), table.to_numpy() / 100, ".0f")
-            _name(axes, names)
+            write_cells(axes, table.to_numpy(), table.to_numpy() / 100, "{:.0f}".format)
+            name_sides(axes, names)
+            axes.set(xlabel="receiver", ylabel="source")
             axes.set_title(f"{kind}: blocks of one token each (%)", fontsize="small")
         for axes in list(panels)[: rows * columns - len(kinds)]:
             axes.set_visible(False)
@@ -143,7 +143,8 @@ def _sizes(axes: Axes, blocks: pd.DataFrame, source: str, receiver: str, /) -> N
     shown = np.where(table > 0, table, np.nan)
     norm = LogNorm(1e-3, 100, clip=True)
     axes.imshow(shown, cmap=MAP, norm=norm, origin="lower")
-    _write(axes, shown, np.asarray(norm(np.where(table > 0, table, 1e-3))), ".2g")
+    depth = np.asarray(norm(np.where(table > 0, table, 1e-3)))
+    write_cells(axes, shown, depth, "{:.2g}".format)
     labels = [*map(str, range(1, LARGEST)), f"{LARGEST}+"]
     axes.set_xticks(range(LARGEST), labels)
     axes.set_yticks(range(LARGEST), labels)
@@ -162,25 +163,3 @@ def _residual(axes: Axes, quantiles: Mapping[float, float], number: int | None, 
     of = "" if number is None else f"{number:,} "
     axes.set(xlabel=f"quantile over {of}rollouts", ylabel="|residual| (nats)")
     axes.set_title("source's canonicality residual", fontsize="small")
-
-
-def _write(axes: Axes, values: np.ndarray, depth: np.ndarray, style: str, /) -> None:
-    """Write each figure into its cell."""
-    for (row, column), value in np.ndenumerate(values):
-        if np.isfinite(value):
-            colour = "white" if depth[row, column] > DARK else "black"
-            axes.text(
-                column,
-                row,
-                format(value, style),
-                ha="center",
-                va="center",
-                color=colour,
-                fontsize="x-small",
-            )
-
-
-def _name(axes: Axes, names: list[str], /) -> None:
-    axes.set_xticks(range(len(names)), names, rotation=45, ha="right", fontsize="x-small")
-    axes.set_yticks(range(len(names)), names, fontsize="x-small")
-    axes.set(xlabel="receiver", ylabel="source")

@@ -6,8 +6,8 @@ Every probe plays the same rounds from the same weights with the same seeds. The
 of the response that accepts about one in eight, so that groups are alive, dead and rescued. Shown
 are medians over rounds, relative to GRPO: the whole round; all but the gradient step, which is what
 exchange, credit, retokenisation and bookkeeping add to; and the gradient step per trained token.
-`--residual` is `exchange.residual_sample`: rollouts whose residual PRP's sources measure, which costs
-a scoring pass of those that are not canonical (of random models, nearly all).
+`--residual` is `exchange.residual_sample`: rollouts whose residual PRP's sources measure, which
+costs a scoring pass of those that are not canonical (of random models, nearly all).
 """
 
 import argparse
