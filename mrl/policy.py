@@ -172,20 +172,32 @@ class Policy:
                 "task.too_long=skip"
             )
 
+    def too_long(self, items: Sequence[Item], /) -> dict[str, str]:
+        """Ids of the items whose prompt exceeds the model's context, and why.
+
+        Raises
+        ------
+        InputError
+            If a prompt cannot be rendered.
+        """
+        found = {}
+        for item in items:
+            try:
+                self.render(item)
+            except PromptTooLong as error:
+                found[item.prompt_id] = str(error)
+        return found
+
     def generate(self, items: Sequence[Item], n: int, seed: int, /) -> list[list[Rollout]]:
         """Sample `n` responses for each item; a function of weights, items and seed."""
-        size = max(1, self.sampling.batch // n)
-        parts = [items[start : start + size] for start in range(0, len(items), size)]
-        # Each part has a seed of its own, so that it is the same in whichever process.
-        with memory_for(f"while policy {self.name!r} samples", "lower sampling.batch"):
-            drawn = each(lambda i, part: self._sample(part, n, seed + i), parts)
-        groups = [group for part in drawn for group in part]
+        prompts = [self.render(item) for item in items]
+        with (
+            memory_for(f"while policy {self.name!r} samples", "lower sampling.batch"),
+            self.computing(),
+        ):
+            groups = self._engine.generate(prompts, n, seed)
         self._check_samples(groups)
         return [[self._rollout(one) for one in group] for group in groups]
-
-    def _sample(self, items: Sequence[Item], n: int, seed: int, /) -> list[list[Sampled]]:
-        with self.computing():
-            return self._engine.generate([self.render(item) for item in items], n, seed)
 
     def sync(self) -> dict[str, float]:
         """Give the engine the model's weights after they changed; figures of the check.

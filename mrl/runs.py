@@ -20,7 +20,6 @@ from mrl.distributed import once, rank
 from mrl.errors import InputError, RunError
 from mrl.loggers import Loggers, check_loggers
 from mrl.resume import changed_versions, check_items, check_same, versions
-from mrl.timing import Phases
 
 STREAMS = ("metrics", "timing", "samples")
 
@@ -220,14 +219,14 @@ class RunFolder:
                 "checkpoint is whole, continue with --resume"
             ) from None
 
-    def write_timing(self, round: int, phases: Mapping[Any, Phases], /) -> None:
-        """Append the phase times of a round; the key None is for what policies share."""
+    def write_timing(self, round: int, phases: Mapping[Any, Mapping[str, float]], /) -> None:
+        """Append the seconds of a round's phases; the key None is for what policies share."""
         self.write(
             "timing",
             (
-                {"round": round, "policy": name, "phases": dict(spent.seconds)}
-                for name, spent in phases.items()
-                if spent.seconds
+                {"round": round, "policy": name, "phases": dict(seconds)}
+                for name, seconds in phases.items()
+                if seconds
             ),
         )
 
