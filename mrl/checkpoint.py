@@ -86,6 +86,9 @@ def _write(run: RunFolder, rounds_done: int, team: Team, score: float | None, /)
         shutil.rmtree(final, ignore_errors=True)
         partial.rename(final)
         _sync(folder)
+    except RunError:  # who was to write is lost
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
     except Exception as error:  # torch and safetensors wrap a full disk in errors of their own
         shutil.rmtree(partial, ignore_errors=True)
         raise RunError(
@@ -218,6 +221,7 @@ def read_policy(home: Path, policy: Policy, /) -> None:
     training: dict[str, Any] = torch.load(home / "training.pt", weights_only=True)
     policy.optim.load_state_dict(training["optimizer"])
     policy.schedule.load_state_dict(training["schedule"])
+    policy.sync()
 
 
 def _complete(folder: Path, /) -> list[Path]:

@@ -268,13 +268,23 @@ class RunFolder:
             "error": None,
             **more,
         }
-        aside = self.path / ".run.json.partial"
         try:
-            aside.write_text(json.dumps(self.status, indent=1), encoding="utf-8")
-            aside.rename(self.path / "run.json")
+            _write_status(self.path, self.status)
         except OSError as error:
             if status != "failed":
                 raise RunError(f"cannot write {self.path}/run.json: {error.strerror}") from None
+
+
+def _write_status(path: Path, status: Mapping[str, Any], /) -> None:
+    aside = path / ".run.json.partial"
+    aside.write_text(json.dumps(status, indent=1), encoding="utf-8")
+    aside.rename(path / "run.json")
+
+
+def add_note(path: Path, note: str, /) -> None:
+    """Add to what a reader of a run, which nobody plays just now, should know."""
+    status = read_status(path)
+    _write_status(path, status | {"notes": [*status.get("notes", []), note]})
 
 
 def _without_nan(row: Mapping[str, Any], /) -> dict[str, Any]:
