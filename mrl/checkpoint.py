@@ -11,7 +11,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -177,16 +177,6 @@ def whole(path: Path, names: Sequence[str], /) -> dict[str, Any]:
     return content
 
 
-def weights_of(path: Path, policy: Policy, /) -> Mapping[str, torch.Tensor]:
-    """The stored parameters of one policy."""
-    from safetensors.torch import load_file
-
-    tensors: dict[str, torch.Tensor] = {}
-    for file in sorted((path / policy.name).glob("*.safetensors")):
-        tensors.update(load_file(file))
-    return tensors
-
-
 def write_policy(home: Path, policy: Policy, /) -> None:
     """Write a policy's weights, optimizer and schedule into its folder of a checkpoint."""
     save_weights(policy, home)
@@ -205,7 +195,11 @@ def read_policy(home: Path, policy: Policy, /) -> None:
     RunError
         If it is of another model.
     """
-    tensors = weights_of(home.parent, policy)
+    from safetensors.torch import load_file
+
+    tensors: dict[str, torch.Tensor] = {}
+    for file in sorted(home.glob("*.safetensors")):
+        tensors.update(load_file(file))
     if has_adapters(policy.model):
         unknown = read_adapters(policy.model, tensors)
     else:

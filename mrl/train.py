@@ -85,8 +85,8 @@ def train(
 
 def play(round: int, items: Sequence[Item], team: Team, config: RunConfig, /) -> list[Turn]:
     """One round on `items`: rollouts -> exchange -> credit -> tokens -> loss; what it showed."""
-    team.each(Member.publish, round, items)
-    absent = team.exchange.wait_round(round, team.names, config.exchange.barrier_timeout)
+    team.publish(round, items)
+    absent = team.exchange.wait_round(round, team.names, 0)
     turns = team.each(Member.learn, round, items)
     for turn in turns:
         turn.row["absent_peers"] = sorted(absent)

@@ -3,14 +3,14 @@
 Importable without torch and without Ray.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, Self, TypeVar
 
 if TYPE_CHECKING:
     from mrl.exchange import Exchange
     from mrl.member import Member
-    from mrl.tasks import Task
+    from mrl.tasks import Item, Task
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
@@ -32,6 +32,15 @@ class Team(Protocol):
 
     def begin(self, task: "Task", folder: Path, /) -> None:
         """Open the exchange, in the run's folder where it is durable, and let all members join."""
+
+    def publish(self, round: int, items: "Sequence[Item]", /) -> None:
+        """Call `Member.publish` for each; from ``exchange.barrier_timeout`` on without the late.
+
+        Raises
+        ------
+        RunError
+            As `each`; what a late member raises comes with the next call.
+        """
 
     def each(
         self,

@@ -12,7 +12,7 @@ from mrl.exchange.opening import open_exchange
 from mrl.member import Member
 from mrl.policy import Policy, engines
 from mrl.replay import known_codecs
-from mrl.tasks import Task
+from mrl.tasks import Item, Task
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
@@ -50,6 +50,10 @@ class LocalTeam:
         codecs = known_codecs([member.policy for member in self.members], exchange)
         for member in self.members:
             member.join(task, exchange, codecs)
+
+    def publish(self, round: int, items: Sequence[Item], /) -> None:
+        """See `Team.publish`; none is late where all take turns."""
+        self.each(Member.publish, round, items)
 
     def each(
         self,

@@ -9,9 +9,10 @@ import logging
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from math import inf
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
@@ -28,8 +29,8 @@ from mrl.member import Member
 from mrl.runs import add_note, read_status
 from mrl.runtime.layout import Layout, Place, hosts, lay_out, reserve
 from mrl.runtime.seat import Sampler, Seat
-from mrl.runtime.waiting import WorkerLost, fetch
-from mrl.tasks import Task
+from mrl.runtime.waiting import Call, WorkerLost, fetch, gather
+from mrl.tasks import Item, Task
 from mrl.train import Progress, train
 
 Arguments = ParamSpec("Arguments")
@@ -175,6 +176,7 @@ class RayTeam:
         self._machines = {place.host for place in layout.bundles.values()}
         self._actors: list[Any] = []
         self._seats: dict[str, list[Any]] = {}
+        self._late: list[Call] = []
         self._stack = ExitStack()
         self._stack.callback(remove_placement_group, group)
         self._stack.callback(self._end)
@@ -232,9 +234,13 @@ class RayTeam:
         self._actors.append(actor)
         return actor
 
-    def _fetch(self, calls: Any, /) -> list[Any]:
-        asked = [(call, f"policy {name!r}") for call, name in calls]
+    def _fetch(self, calls: Iterable[tuple[Any, str]], /) -> list[Any]:
+        asked = [self._asked(*call) for call in calls]
         return fetch(asked, self.runtime.worker_timeout, self._check_machines)
+
+    @staticmethod
+    def _asked(call: Any, name: str, /) -> Call:
+        return call, f"policy {name!r}"
 
     def _check_machines(self) -> None:
         gone = self._machines - {host.id for host in hosts()}
@@ -263,6 +269,14 @@ class RayTeam:
         cores = sum(host.cpus for host in hosts())
         return asked or max(1, min(MOST_VERIFIERS, cores // len(self.names)))
 
+    def publish(self, round: int, items: Sequence[Item], /) -> None:
+        """See `Team.publish`."""
+        calls = self._calls(Member.publish, (round, items), {})
+        asked = [self._asked(one, name) for name, ours in calls.items() for one in ours]
+        patience = self.config.exchange.barrier_timeout
+        came = gather(asked, self.runtime.worker_timeout, self._check_machines, patience)
+        self._late = [call for call in asked if call[0] not in came]
+
     def each(
         self,
         function: Callable[Concatenate[Member, Arguments], Result],
@@ -271,6 +285,16 @@ class RayTeam:
         **settings: Arguments.kwargs,
     ) -> list[Result]:
         """See `Team.each`; what several processes of a member return is the first one's."""
+        calls = self._calls(function, args, settings)
+        asked = [self._asked(one, name) for name, ours in calls.items() for one in ours]
+        late, self._late = self._late, []
+        found = gather([*late, *asked], self.runtime.worker_timeout, self._check_machines, inf)
+        return [found[ours[0]] for ours in calls.values()]
+
+    def _calls(
+        self, function: Callable[..., Any], args: Sequence[Any], settings: Mapping[str, Any], /
+    ) -> dict[str, list[Any]]:
+        """Call a method of every member, in turns where they share a device."""
         calls: dict[str, list[Any]] = {}
         given = ray.put(args), ray.put(settings)
         for name, seats in self._seats.items():
@@ -278,8 +302,7 @@ class RayTeam:
             before = [other for other in calls if mine & self.layout.devices(other)]
             turn = [call for other in before for call in calls[other]]
             calls[name] = [seat.call.remote(function, *given, *turn) for seat in seats]
-        found = iter(self._fetch((one, name) for name, ours in calls.items() for one in ours))
-        return [[next(found) for _ in ours][0] for ours in calls.values()]
+        return calls
 
     def save(self, folder: Path, /) -> None:
         """See `Team.save`; files travel through the cluster, which needs no shared storage."""

@@ -5,6 +5,7 @@ and one that takes too long, are a `WorkerLost`; what a process raised itself is
 it had happened here.
 """
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -22,15 +23,19 @@ class WorkerLost(RunError):
     """A process of a run on a cluster is gone, or does not answer."""
 
 
+Call = tuple[Any, str]
+"""A reference to an answer, and words for whom it is expected from."""
+
+
 def fetch(
-    calls: Sequence[tuple[Any, str]], timeout: float, alive: Callable[[], None] = lambda: None, /
+    calls: Sequence[Call], timeout: float, alive: Callable[[], None] = lambda: None, /
 ) -> list[Any]:
     """Results of several calls, in their order; the first error ends the wait.
 
     Parameters
     ----------
     calls : sequence of (ObjectRef, str)
-        Each with words for whom it was made to.
+        See `Call`.
     timeout : float
         Seconds in which at least one of those that are missing must come.
     alive : callable, optional
@@ -43,22 +48,33 @@ def fetch(
     Exception
         What a call raised.
     """
+    found = gather(calls, timeout, alive, math.inf)
+    return [found[one] for one, _ in calls]
+
+
+def gather(
+    calls: Sequence[Call], timeout: float, alive: Callable[[], None], patience: float, /
+) -> dict[Any, Any]:
+    """Results of several calls by reference, of those that come within `patience` seconds.
+
+    All else is as for `fetch`.
+    """
     missing, found = dict(calls), {}
-    deadline = time.monotonic() + timeout
-    while missing:
-        ready, _ = ray.wait(list(missing), num_returns=1, timeout=LOOK)
+    begin = heard = time.monotonic()
+    while missing and (left := begin + patience - time.monotonic()) > 0:
+        ready, _ = ray.wait(list(missing), num_returns=1, timeout=min(LOOK, left))
         for one in ready:
             found[one] = _result(one, missing.pop(one))
-            deadline = time.monotonic() + timeout
+            heard = time.monotonic()
         if not ready:
             alive()
-            if time.monotonic() > deadline:
+            if time.monotonic() > heard + timeout:
                 names = ", ".join(dict.fromkeys(missing.values()))
                 raise WorkerLost(
                     f"{names}: no answer within {timeout:g} s. It hangs, or has more to do than "
                     "that: then give it longer with --worker-timeout"
                 )
-    return [found[one] for one, _ in calls]
+    return found
 
 
 def _result(call: Any, who: str, /) -> Any:
