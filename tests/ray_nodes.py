@@ -1,7 +1,7 @@
 """A Ray cluster of several nodes on this machine, told by lines of input what to do.
 
-``add CPUS`` starts a node and answers with its number, ``remove NUMBER`` kills one; it ends with its
-input. Ray leaves files open and warns of its future, so it has a process of its own.
+``add CPUS`` starts a node and answers with its number, ``remove NUMBER`` kills one; it ends with
+its input. Ray leaves files open and warns of its future, so it has a process of its own.
 """
 
 import os

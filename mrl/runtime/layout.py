@@ -5,8 +5,9 @@ holds all devices of the plan: a run gets all that it needs or nothing, so no tw
 a part of what both wait for.
 """
 
+import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -20,6 +21,7 @@ from mrl.allocation.problem import Device
 from mrl.allocation.shortage import GIB
 from mrl.config import InventoryConfig, KindConfig, NodeConfig, RunConfig
 from mrl.errors import InputError, RunError
+from mrl.runtime.waiting import LOOK, WorkerLost
 
 NODE_ID = "ray.io/node-id"  # the label that Ray gives each machine
 # A guess for one core, where nothing is known of it: only ratios of these matter to a plan.
@@ -168,16 +170,20 @@ def lay_out(config: RunConfig, inventory: InventoryConfig | None, found: list[Ho
     kinds = {node.kind: inventory.kinds[node.kind] for node in there}
     # Every process here has whole weights.
     cluster = inventory.model_copy(update={"nodes": there, "kinds": kinds, "sharding": False})
-    placement = plan(inventory_of(cluster), demands_of(config, cluster))
+    missing = [node.name for node in nodes if node.name not in on]
+    note = f"machines {missing} of the inventory are not in the cluster: planned without them"
+    notes = (note,) if missing else ()
+    try:
+        placement = plan(inventory_of(cluster), demands_of(config, cluster))
+    except InputError as error:
+        raise InputError("; ".join([str(error), *notes])) from None
     used = [device for part in placement.slices for device in part.devices]
     bundles = {
         device: Place(i, cores, float(gpus), max(1, int(cores)), host.id)
         for i, device in enumerate(used)
         for host, cores in [on[device.node]]
     }
-    missing = [node.name for node in nodes if node.name not in on]
-    note = f"machines {missing} of the inventory are not in the cluster; planned without them"
-    return Layout(placement, bundles, (note,) if missing else ())
+    return Layout(placement, bundles, notes)
 
 
 def _each(node: NodeConfig, /) -> list[NodeConfig]:
@@ -231,6 +237,8 @@ def reserve(layout: Layout, patience: float, /) -> PlacementGroup:
     ------
     RunError
         If they are not free within `patience` seconds; nothing is then held.
+    WorkerLost
+        If one of the machines is gone.
     """
     places = list(layout.bundles.values())
     bundles: list[dict[str, float]] = [
@@ -238,16 +246,33 @@ def reserve(layout: Layout, patience: float, /) -> PlacementGroup:
     ]
     selectors: list[dict[str, str]] = [{NODE_ID: one.host} for one in places]
     group = placement_group(bundles, strategy="PACK", bundle_label_selector=selectors)
-    if not group.wait(patience):
-        free: dict[str, Any] = ray.available_resources()
+    deadline = time.monotonic() + patience
+    try:
+        while not group.wait(min(LOOK, patience)):
+            check_alive({one.host for one in places})
+            if time.monotonic() > deadline:
+                raise _busy(bundles, patience)
+    except BaseException:
         remove_placement_group(group)
-        raise RunError(
-            f"the run needs {_sum(bundles, 'CPU'):g} cores and {_sum(bundles, 'GPU'):g} GPUs; "
-            f"within {patience:g} s the cluster had no more than {free.get('CPU', 0):g} and "
-            f"{free.get('GPU', 0):g} free. Wait for what else runs there, or start it on fewer "
-            "machines with --inventory"
-        )
+        raise
     return group
+
+
+def check_alive(machines: Set[str], /) -> None:
+    """Raise `WorkerLost` if one of the machines, given by their ids, is gone."""
+    gone = machines - {host.id for host in hosts()}
+    if gone:
+        raise WorkerLost(f"{len(gone)} machine(s) of the run are gone: {sorted(gone)}")
+
+
+def _busy(bundles: Sequence[dict[str, float]], patience: float, /) -> RunError:
+    free: dict[str, Any] = ray.available_resources()
+    return RunError(
+        f"the run needs {_sum(bundles, 'CPU'):g} cores and {_sum(bundles, 'GPU'):g} GPUs; "
+        f"within {patience:g} s the cluster had no more than {free.get('CPU', 0):g} and "
+        f"{free.get('GPU', 0):g} free. Wait for what else runs there, or start it on fewer "
+        "machines with --inventory"
+    )
 
 
 def _sum(bundles: Sequence[dict[str, float]], name: str, /) -> float:

@@ -27,7 +27,7 @@ from mrl.exchange.ray import RayExchange
 from mrl.exchange.ray import start as start_exchange
 from mrl.member import Member
 from mrl.runs import add_note, read_status
-from mrl.runtime.layout import Layout, Place, hosts, lay_out, reserve
+from mrl.runtime.layout import Layout, Place, check_alive, hosts, lay_out, reserve
 from mrl.runtime.seat import Sampler, Seat
 from mrl.runtime.waiting import Call, WorkerLost, fetch, gather
 from mrl.tasks import Item, Task
@@ -102,6 +102,8 @@ def train_on_ray(
 
     def start(resolved: RunConfig) -> RayTeam:
         teams.append(RayTeam.start(resolved, runtime))
+        for note in teams[-1].layout.notes:
+            said(note)
         return teams[-1]
 
     with connected(runtime.address):
@@ -243,9 +245,7 @@ class RayTeam:
         return call, f"policy {name!r}"
 
     def _check_machines(self) -> None:
-        gone = self._machines - {host.id for host in hosts()}
-        if gone:
-            raise WorkerLost(f"{len(gone)} machine(s) of the run are gone: {sorted(gone)}")
+        check_alive(self._machines)
 
     def begin(self, task: Task, folder: Path, /) -> None:
         """See `Team.begin`."""

@@ -95,7 +95,7 @@ def test_gpus_need_an_inventory_and_are_held_whole_by_those_who_share_them(confi
     run = config(device=device)
     with pytest.raises(InputError, match="--inventory"):
         lay_out(run, None, hosts(16, gpus=4))
-    machines = inventory({"name": "n", "kind": "gpu", "devices": 1}, gpu=TRAINS | {"memory_gib": 80})
+    machines = inventory({"name": "n", "kind": "gpu", "devices": 1}, gpu=TRAINS)
     layout = lay_out(run, machines, hosts(16, gpus=4))
     (place,) = layout.places("a", "training")
     assert (place.cpus, place.gpus, place.threads) == (2.0, 0.5, 4)
