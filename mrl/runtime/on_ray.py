@@ -234,6 +234,7 @@ class RayTeam:
             if self.layout.apart(name):
                 others = self.layout.places(name, "generation")
                 samplers[name] = [self._actor(Sampler, name, place) for place in others]
+        self._fetch((one.sit.remote(), name) for name, ours in samplers.items() for one in ours)
         addresses = self._fetch(
             (seats[0].address.remote(), name) for name, seats in self._seats.items()
         )
