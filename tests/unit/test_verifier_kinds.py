@@ -68,6 +68,21 @@ def test_a_regular_expression_that_explodes_is_not_verified(tmp_path: Path) -> N
     assert [(one.reward, one.reason) for one in found] == [(None, "timeout"), (1.0, ""), (0.0, "")]
 
 
+def test_an_answer_pattern_that_explodes_is_refused_in_time_naming_the_row(tmp_path: Path) -> None:
+    settings = {"answer_pattern": r"(a+)+\Z", "verification": {"timeout": 1.0}}
+    with load(tmp_path, '"baa"', **settings) as task:
+        assert [item.answer for item in task.train] == ["aa"] * 2
+    with pytest.raises(InputError) as caught:
+        load(tmp_path, f'"{"a" * 60}b"', **settings, invalid="skip")
+    for words in ("line 1, key 'answer'", repr(r"(a+)+\Z"), "within 1.0 s", "verification.timeout"):
+        assert words in str(caught.value)
+
+
+def test_an_answer_that_is_no_text_is_still_named_where_a_pattern_looks(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="line 1, key 'answer': got None"):
+        load(tmp_path, "null", answer_pattern="a")
+
+
 def test_patterns_that_explode_run_where_time_is_bounded(tmp_path: Path) -> None:
     assert load(tmp_path, "1").runner is None
     assert load(tmp_path, "1", verifier="numeric").runner is None
