@@ -249,6 +249,7 @@ def _results(groups: Sequence[Cohort], /) -> dict[str, Any]:
         "comparison": _records(comparison[comparison["k"] == k]),
         "comparison_more": _records(comparison[comparison["k"] != k]),
         "comparison_picture": picture,
+        "no_comparison": tables.no_comparison(groups) if comparison.empty else "",
         "rescue_set": _records(tables.rescue_set(groups)),
         "overlap": overlap,
     }
