@@ -1,15 +1,14 @@
 """What a run does around its rounds: where it starts, what it writes, evaluates and keeps."""
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from mrl.checkpoint import best_of, restore, save
 from mrl.distributed import once
-from mrl.evaluate import evaluate
-from mrl.exchange import Exchange
-from mrl.policy import Policy
+from mrl.evaluate import assess
+from mrl.member import Member, Turn
 from mrl.runs import RunFolder
+from mrl.runtime import Team
 from mrl.schedule import due
 from mrl.seeds import derive
 from mrl.tasks import Task
@@ -23,32 +22,26 @@ class Bookkeeper:
     ----------
     run : RunFolder
         Its open folder.
-    policies : sequence of Policy
-        Put back to where the run stands.
+    team : Team
+        Put back, with its exchange, to where the run stands.
     task : Task
         Held-out items.
-    exchange : Exchange
-        Likewise.
     """
 
-    def __init__(
-        self, run: RunFolder, policies: Sequence[Policy], task: Task, exchange: Exchange, /
-    ) -> None:
-        self.run, self.policies, self.task, self.exchange = run, policies, task, exchange
-        self.start = restore(run, policies, exchange)
+    def __init__(self, run: RunFolder, team: Team, task: Task, /) -> None:
+        self.run, self.team, self.task = run, team, task
+        self.start = restore(run, team)
         """Rounds done before."""
         notes = list(dict.fromkeys([*task.notes, *run.notes]))
         run.set_status("running", rounds_done=self.start, notes=notes)
         if self.start == 0:
             self._evaluate(0)
 
-    def after(
-        self, round: int, rows: Sequence[Mapping[str, Any]], phases: Mapping[str, Phases], /
-    ) -> None:
+    def after(self, round: int, turns: Sequence[Turn], /) -> None:
         """Write what a round showed; evaluate, and keep the weights, where that is due."""
         config, done, shared = self.run.config, round + 1, Phases()
-        self.run.write("metrics", rows)
-        self.run.write_timing(round, phases)
+        self.run.write("metrics", [turn.row for turn in turns])
+        self.run.write_timing(round, {turn.row["policy"]: turn.seconds for turn in turns})
         score, better = None, False
         if due(done, config.evaluation.every):
             with shared("evaluate"):
@@ -56,9 +49,8 @@ class Bookkeeper:
             better = self._is_better(score)
         if due(done, config.checkpoint.every) or done == config.rounds or better:
             with shared("checkpoint"):
-                keep = config.checkpoint.keep
-                save(self.run, done, self.policies, self.exchange, keep=keep, score=score)
-        self.run.write_timing(round, {None: shared})
+                save(self.run, done, self.team, keep=config.checkpoint.keep, score=score)
+        self.run.write_timing(round, {None: shared.seconds})
 
     def end(self) -> None:
         """Evaluate after the last round, where that was not due."""
@@ -69,9 +61,10 @@ class Bookkeeper:
 
     def _evaluate(self, done: int, /) -> float | None:
         """Write an evaluation; returns the mean over policies of the figure to choose by."""
-        config = self.run.config
-        seed = derive(config.seed, "evaluate", done)
-        found = evaluate(self.policies, self.task, config.evaluation, round=done, seed=seed)
+        config, settings = self.run.config, self.run.config.evaluation
+        items, seed = self.task.heldout[: settings.items], derive(config.seed, "evaluate", done)
+        answers = self.team.each(Member.answer, items, settings.samples, seed)
+        found = assess(answers, items, settings, round=done, seed=seed)
         self.run.write("metrics", found.rows)
         self.run.write("samples", found.samples)
         figures = [

@@ -3,29 +3,26 @@
 A checkpoint is a folder ``round-000050`` with each policy's weights (as `from_pretrained` reads
 them), optimizer and schedule, the exchange's position and the length of the metric files. Its
 ``manifest.json`` holds the checksum of every file; a folder whose files do not match is refused.
-Random streams are functions of (seed, round), so they need no state; the global streams, which
-libraries may draw from (dropout), are seeded at a run's start and stored.
+Random streams are functions of (seed, round), the global ones of libraries (dropout) included, so
+they need no state.
 """
 
 import hashlib
 import json
 import os
-import random
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from mrl.adapters import has_adapters, read_adapters
 from mrl.distributed import once
 from mrl.errors import RunError
-from mrl.exchange import Exchange
 from mrl.policy import Policy, save_weights
 from mrl.runs import RunFolder
-from mrl.seeds import derive
+from mrl.runtime import Team
 
 PREFIX = "round-"
 MANIFEST = "manifest.json"
@@ -34,8 +31,7 @@ MANIFEST = "manifest.json"
 def save(
     run: RunFolder,
     rounds_done: int,
-    policies: Sequence[Policy],
-    exchange: Exchange,
+    team: Team,
     /,
     *,
     keep: int,
@@ -45,7 +41,7 @@ def save(
 
     Parameters
     ----------
-    run, rounds_done, policies, exchange
+    run, rounds_done, team
         What is stored.
     keep : int
         Newest checkpoints that stay.
@@ -58,7 +54,7 @@ def save(
     RunError
         If it could not be written; what was there before is untouched.
     """
-    once(lambda: _write(run, rounds_done, policies, exchange, score))
+    once(lambda: _write(run, rounds_done, team, score))
     if run.writes:
         best = best_of(run.checkpoints)
         for old in _complete(run.checkpoints)[:-keep]:
@@ -67,14 +63,7 @@ def save(
     run.set_status("running", rounds_done=rounds_done)
 
 
-def _write(
-    run: RunFolder,
-    rounds_done: int,
-    policies: Sequence[Policy],
-    exchange: Exchange,
-    score: float | None,
-    /,
-) -> None:
+def _write(run: RunFolder, rounds_done: int, team: Team, score: float | None, /) -> None:
     folder = run.checkpoints
     final = folder / f"{PREFIX}{rounds_done:06d}"
     partial = folder / f".{final.name}.partial"
@@ -82,13 +71,13 @@ def _write(
         folder.mkdir(parents=True, exist_ok=True)
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir()
-        _write_policies(partial, policies)
-        (partial / "exchange.bin").write_bytes(exchange.snapshot())
+        team.save(partial)
+        (partial / "exchange.bin").write_bytes(team.exchange.snapshot())
         content = {
             "rounds_done": rounds_done,
             "score": score,
             "positions": run.positions(),
-            "policies": [policy.name for policy in policies],
+            "policies": team.names,
             "files": _checksums(partial),
         }
         (partial / MANIFEST).write_text(json.dumps(content, indent=1), encoding="utf-8")
@@ -97,6 +86,9 @@ def _write(
         shutil.rmtree(final, ignore_errors=True)
         partial.rename(final)
         _sync(folder)
+    except RunError:  # who was to write is lost
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
     except Exception as error:  # torch and safetensors wrap a full disk in errors of their own
         shutil.rmtree(partial, ignore_errors=True)
         raise RunError(
@@ -105,7 +97,7 @@ def _write(
         ) from error
 
 
-def restore(run: RunFolder, policies: Sequence[Policy], exchange: Exchange, /) -> int:
+def restore(run: RunFolder, team: Team, /) -> int:
     """Put a resumed run back to its newest checkpoint, any other to its start.
 
     Returns
@@ -127,14 +119,14 @@ def restore(run: RunFolder, policies: Sequence[Policy], exchange: Exchange, /) -
                 "put it back, or start the run again under another name"
             )
         run.rewind({})
-        exchange.rollback(0)
-        _seed_global_streams(run.config.seed)
+        team.exchange.rollback(0)
         return 0
-    content = load(path, policies)
+    content = whole(path, team.names)
     rounds_done: int = content["rounds_done"]
+    team.load(path)
     run.rewind(content["positions"])
-    exchange.restore((path / "exchange.bin").read_bytes())
-    exchange.rollback(rounds_done)
+    team.exchange.restore((path / "exchange.bin").read_bytes())
+    team.exchange.rollback(rounds_done)
     return rounds_done
 
 
@@ -158,8 +150,8 @@ def _score(path: Path, /) -> float | None:
     return score if isinstance(score, float) else None
 
 
-def load(path: Path, policies: Sequence[Policy], /) -> dict[str, Any]:
-    """Put weights, optimizers and schedules of a checkpoint into `policies`; returns its manifest.
+def whole(path: Path, names: Sequence[str], /) -> dict[str, Any]:
+    """The manifest of a checkpoint, held against its files and the policies that it should have.
 
     Raises
     ------
@@ -169,77 +161,45 @@ def load(path: Path, policies: Sequence[Policy], /) -> dict[str, Any]:
     try:
         content: dict[str, Any] = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
         expected, found = content["files"], _checksums(path)
-        whole = {"rounds_done", "positions", "policies"} <= set(content)
+        entries = {"rounds_done", "positions", "policies"} <= set(content)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise _damaged(path, f"its {MANIFEST} cannot be read ({error})") from None
-    if not whole:
+    if not entries:
         raise _damaged(path, f"its {MANIFEST} lacks entries")
     for name, checksum in expected.items():
         if found.get(name) != checksum:
             what = "is missing" if name not in found else "does not match its checksum"
             raise _damaged(path, f"{name} {what}")
-    names = [policy.name for policy in policies]
-    if content["policies"] != names:
+    if content["policies"] != list(names):
         raise RunError(
             f"checkpoint {path} is of policies {content['policies']}; the configuration has {names}"
         )
-    for policy in policies:
-        _read_policy(path / policy.name, policy)
-    _set_global_streams(torch.load(path / "random.pt", weights_only=True))
     return content
 
 
-def weights_of(path: Path, policy: Policy, /) -> Mapping[str, torch.Tensor]:
-    """The stored parameters of one policy."""
+def write_policy(home: Path, policy: Policy, /) -> None:
+    """Write a policy's weights, optimizer and schedule into its folder of a checkpoint."""
+    save_weights(policy, home)
+    training = {
+        "optimizer": policy.optim.state_dict(),
+        "schedule": policy.schedule.state_dict(),
+    }
+    torch.save(training, home / "training.pt")
+
+
+def read_policy(home: Path, policy: Policy, /) -> None:
+    """Put what `write_policy` wrote into a policy.
+
+    Raises
+    ------
+    RunError
+        If it is of another model.
+    """
     from safetensors.torch import load_file
 
     tensors: dict[str, torch.Tensor] = {}
-    for file in sorted((path / policy.name).glob("*.safetensors")):
+    for file in sorted(home.glob("*.safetensors")):
         tensors.update(load_file(file))
-    return tensors
-
-
-def _write_policies(partial: Path, policies: Sequence[Policy], /) -> None:
-    for policy in policies:
-        home = partial / policy.name
-        save_weights(policy, home)
-        training = {
-            "optimizer": policy.optim.state_dict(),
-            "schedule": policy.schedule.state_dict(),
-        }
-        torch.save(training, home / "training.pt")
-    torch.save(_global_streams(), partial / "random.pt")
-
-
-def _seed_global_streams(seed: int, /) -> None:
-    random.seed(derive(seed, "global", "python"))
-    np.random.seed(derive(seed, "global", "numpy") % 2**32)  # noqa: NPY002 - libraries may use it
-    torch.manual_seed(derive(seed, "global", "torch"))
-
-
-def _global_streams() -> dict[str, Any]:
-    state: Any = np.random.get_state()  # noqa: NPY002
-    name, keys, *rest = state
-    return {
-        "python": random.getstate(),
-        "numpy": (name, keys.tolist(), *rest),
-        "torch": torch.get_rng_state(),
-        "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
-    }
-
-
-def _set_global_streams(states: Mapping[str, Any], /) -> None:
-    random.setstate(states["python"])
-    name, keys, *rest = states["numpy"]
-    np.random.set_state((name, np.array(keys, np.uint32), *rest))  # noqa: NPY002
-    torch.set_rng_state(states["torch"])
-    # A machine with other GPUs has no use for the rest.
-    for device, state in zip(range(torch.cuda.device_count()), states["cuda"], strict=False):
-        torch.cuda.set_rng_state(state, device)
-
-
-def _read_policy(home: Path, policy: Policy, /) -> None:
-    tensors = weights_of(home.parent, policy)
     if has_adapters(policy.model):
         unknown = read_adapters(policy.model, tensors)
     else:
@@ -255,6 +215,7 @@ def _read_policy(home: Path, policy: Policy, /) -> None:
     training: dict[str, Any] = torch.load(home / "training.pt", weights_only=True)
     policy.optim.load_state_dict(training["optimizer"])
     policy.schedule.load_state_dict(training["schedule"])
+    policy.sync()
 
 
 def _complete(folder: Path, /) -> list[Path]:

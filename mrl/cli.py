@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -42,6 +43,13 @@ Overrides = Annotated[
 ]
 
 
+class Runtime(StrEnum):
+    """Where the policies of a run are."""
+
+    local = "local"
+    ray = "ray"
+
+
 @app.command()
 def train(
     config: ConfigPath,
@@ -51,8 +59,32 @@ def train(
         bool,
         typer.Option(help="Train although no certificate covers the probe; the report says so."),
     ] = False,
+    runtime: Annotated[
+        Runtime, typer.Option(help="In this process, or as processes of a Ray cluster.")
+    ] = Runtime.local,
+    address: Annotated[
+        str | None,
+        typer.Option(help="A Ray cluster that runs; default: one is started on this machine."),
+    ] = None,
+    inventory: Annotated[
+        Path | None,
+        typer.Option(help="What its machines can do (YAML); needed for GPUs.", metavar="CLUSTER"),
+    ] = None,
+    worker_timeout: Annotated[
+        float, typer.Option(min=1.0, help="Seconds after which a silent process is given up.")
+    ] = 1800.0,
+    patience: Annotated[
+        float, typer.Option(min=0.0, help="Seconds to wait until the cluster's devices are free.")
+    ] = 20.0,
+    restarts: Annotated[
+        int, typer.Option(min=0, help="Losses in a row from which the run goes on by itself.")
+    ] = 3,
 ) -> None:
-    """Train the policies of a configuration together."""
+    """Train the policies of a configuration together.
+
+    With --runtime ray each policy has processes of its own, on devices that are planned as mrl
+    allocate shows; the last four options are for it alone.
+    """
     from mrl.gate.certificate import check
     from mrl.replay import resolve
 
@@ -60,17 +92,30 @@ def train(
     require("torch")
     validated = check(run, unvalidated=unvalidated)
     set_environment()
-    from mrl.distributed import processes, rank
     from mrl.progress import bar
     from mrl.runs import read_status
-    from mrl.train import train as start
 
-    with processes(run.device):
-        console.quiet = rank() > 0
+    settings: dict[str, Any] = {"resume": resume, "unvalidated": not validated}
+    if runtime is Runtime.ray:
+        require("ray", "ray")
+        from mrl.runtime.on_ray import RayRuntime, train_on_ray
+
+        machines = None if inventory is None else configuration.load_inventory(inventory)
+        where = RayRuntime(address, machines, worker_timeout, patience, restarts)
         with bar(run, console) as progress:
-            folder = start(run, resume=resume, unvalidated=not validated, progress=progress)
+            folder = train_on_ray(run, where, **settings, progress=progress, said=_note)
+    else:
+        if address is not None or inventory is not None:
+            raise InputError("--address and --inventory are for --runtime ray; add it, or them not")
+        from mrl.distributed import processes, rank
+        from mrl.train import train as start
+
+        with processes(run.device):
+            console.quiet = rank() > 0
+            with bar(run, console) as progress:
+                folder = start(run, **settings, progress=progress)
     for note in read_status(folder).get("notes", []):
-        console.print(f"note: {note}", markup=False, soft_wrap=True)
+        _note(note)
     console.print(f"run written to {folder}; read it with: mrl report {folder}", soft_wrap=True)
 
 
@@ -352,14 +397,18 @@ def _figure(value: float | None, /) -> str:
     return "-" if value is None else f"{value:.3f}"
 
 
-def require(package: str) -> None:
+def _note(words: str, /) -> None:
+    console.print(f"note: {words}", markup=False, soft_wrap=True)
+
+
+def require(package: str, extra: str = "train") -> None:
     """Raise `InputError` with the way out when a package is missing."""
     from importlib.util import find_spec
 
     if find_spec(package) is None:
         raise InputError(
             f"this command needs {package}, which is not installed; "
-            "install the training extra: pip install 'mutual-rl[train]'"
+            f"install the {extra} extra: pip install 'mutual-rl[{extra}]'"
         )
 
 

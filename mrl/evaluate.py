@@ -16,7 +16,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from bandit.probes import Group
 from mrl.config import EvaluationConfig
-from mrl.rollout import Rollout
 from mrl.rollout.groups import Generator, count_reasons, verify_all
 from mrl.seeds import derive
 from mrl.tasks import Item, Task
@@ -25,6 +24,8 @@ Array = NDArray[np.float64]
 
 # Numbers that the bootstrap draws at a time.
 RESAMPLED = 2**18
+# Items whose responses are kept: the first ones, the same at every evaluation.
+KEPT_ITEMS = 50
 
 
 @dataclass(frozen=True)
@@ -188,6 +189,74 @@ def rescue_sets(
     return failed & solved.any(axis=0)
 
 
+@dataclass(frozen=True, eq=False)
+class Answers:
+    """One policy's verified responses to held-out items.
+
+    Attributes
+    ----------
+    policy : str
+        Its name.
+    texts : list of list of bytes
+        Responses to the first items, as far as they are kept.
+    rewards : ndarray, shape (items, samples)
+        NaN where not verified.
+    reasons : ndarray of str, shape (items, samples)
+        Why it is not; empty where it is.
+    """
+
+    policy: str
+    texts: list[list[bytes]]
+    rewards: Array
+    reasons: NDArray[np.object_]
+
+    @property
+    def successes(self) -> NDArray[np.int64]:
+        """Successes of each item, shape (items,)."""
+        return (self.rewards >= Group.success_threshold).sum(-1)
+
+    @property
+    def verified(self) -> NDArray[np.int64]:
+        """Verified samples of each item, shape (items,)."""
+        return (~np.isnan(self.rewards)).sum(-1)
+
+
+def answer(
+    policy: Generator, task: Task, items: Sequence[Item], samples: int, seed: int, /
+) -> Answers:
+    """Sample a policy's responses to `items` and score them.
+
+    Parameters
+    ----------
+    policy : Generator
+        Samples with a seed derived from `seed` and its name.
+    task : Task
+        Its verifier scores.
+    items : sequence of Item
+        Held-out items.
+    samples : int
+        Responses an item.
+    seed : int
+        Seed of this evaluation.
+
+    Raises
+    ------
+    ValueError
+        If there is no item, or the policy returns another number of responses than it was asked
+        for.
+    """
+    if not items:
+        raise ValueError("got 0 held-out items; expected at least one")
+    groups = policy.generate(items, samples, derive(seed, "sample", policy.name))
+    if [len(group) for group in groups] != [samples] * len(items):
+        raise ValueError(
+            f"policy {policy.name!r} returned groups of {[len(group) for group in groups]} "
+            f"responses; expected {samples} for each of {len(items)} items"
+        )
+    texts = [[rollout.text for rollout in group] for group in groups[:KEPT_ITEMS]]
+    return Answers(policy.name, texts, *verify_all(task, items, groups))
+
+
 def evaluate(
     policies: Sequence[Generator],
     task: Task,
@@ -195,28 +264,38 @@ def evaluate(
     *,
     round: int,
     seed: int,
-    sample_items: int = 50,
 ) -> Evaluation:
-    """Evaluate every policy on the first held-out items.
+    """Evaluate every policy on the first held-out items; see `answer` and `assess`."""
+    items = task.heldout[: config.items]
+    answers = [answer(policy, task, items, config.samples, seed) for policy in policies]
+    return assess(answers, items, config, round=round, seed=seed)
+
+
+def assess(
+    answers: Sequence[Answers],
+    items: Sequence[Item],
+    config: EvaluationConfig,
+    *,
+    round: int,
+    seed: int,
+) -> Evaluation:
+    """What the policies' answers show.
 
     The result is a function of the policies and the arguments. Each policy samples with a seed
-    derived from `seed` and its name: leaving one out changes nothing for the others but
-    overlap and rescue sets.
+    of its own: leaving one out changes nothing for the others but overlap and rescue sets.
 
     Parameters
     ----------
-    policies : sequence of Generator
-        Policies with different names.
-    task : Task
-        Held-out items and their verifier.
+    answers : sequence of Answers
+        Of policies with different names.
+    items : sequence of Item
+        What they answered.
     config : EvaluationConfig
         Items, samples and the k of pass@k; pass@1 is always among them.
     round : int
         Rounds completed, for the rows.
     seed : int
         Seed of this evaluation.
-    sample_items : int
-        Items whose responses are kept: the first ones, the same at every evaluation.
 
     Returns
     -------
@@ -226,66 +305,27 @@ def evaluate(
         ``pass@k_low``, ``pass@k_high``); ``reward``, the mean verified reward; ``rescue_items``
         and ``rescue_share``, the size of the policy's rescue set and its share of the items; and
         ``unverified``, the samples without a reward, and ``unverified_by_reason``. Their ``tag`` is
-        None for all items.
+        None for all items. ``samples`` hold the first 50 items' responses.
 
     Raises
     ------
     ValueError
-        If there is no held-out item, two policies share a name, or an engine returns another
-        number of responses than it was asked for.
+        If two policies share a name.
     """
-    items = task.heldout[: config.items]
-    names = [policy.name for policy in policies]
-    if not items or len(set(names)) < len(names):
-        raise ValueError(
-            f"got {len(items)} held-out items and policies named {names}; "
-            "expected at least one item and different names"
-        )
-    responses = [
-        _sampled(policy, items, config.samples, derive(seed, "sample", policy.name))
-        for policy in policies
-    ]
-    outcomes = [
-        _Outcome.of(name, *verify_all(task, items, groups))
-        for name, groups in zip(names, responses, strict=True)
-    ]
-    rows = _evaluation_rows(outcomes, items, config, round, derive(seed, "bootstrap"))
+    names = [one.policy for one in answers]
+    if len(set(names)) < len(names):
+        raise ValueError(f"got policies named {names}; expected different names")
+    rows = _evaluation_rows(answers, items, config, round, derive(seed, "bootstrap"))
     samples = [
-        _sample_row(outcome, i, items[i], groups[i], round)
-        for outcome, groups in zip(outcomes, responses, strict=True)
-        for i in range(min(sample_items, len(items)))
+        _sample_row(one, i, items[i], texts, round)
+        for one in answers
+        for i, texts in enumerate(one.texts)
     ]
-    return Evaluation(rows + _overlap_rows(outcomes, round), samples)
-
-
-@dataclass(frozen=True, eq=False)
-class _Outcome:
-    """One policy's rewards (items, samples), NaN where unverified and why, and counts an item."""
-
-    policy: str
-    rewards: Array
-    reasons: NDArray[np.object_]
-    successes: NDArray[np.int64]
-    verified: NDArray[np.int64]
-
-    @classmethod
-    def of(cls, policy: str, rewards: Array, reasons: NDArray[np.object_], /) -> "_Outcome":
-        successes = (rewards >= Group.success_threshold).sum(-1)
-        return cls(policy, rewards, reasons, successes, (~np.isnan(rewards)).sum(-1))
-
-
-def _sampled(policy: Generator, items: Sequence[Item], n: int, seed: int, /) -> list[list[Rollout]]:
-    groups = policy.generate(items, n, seed)
-    if [len(group) for group in groups] != [n] * len(items):
-        raise ValueError(
-            f"policy {policy.name!r} returned groups of {[len(group) for group in groups]} "
-            f"responses; expected {n} for each of {len(items)} items"
-        )
-    return groups
+    return Evaluation(rows + _overlap_rows(answers, round), samples)
 
 
 def _evaluation_rows(
-    outcomes: Sequence[_Outcome],
+    outcomes: Sequence[Answers],
     items: Sequence[Item],
     config: EvaluationConfig,
     round: int,
@@ -338,7 +378,7 @@ def _pass_figures(
     return figures
 
 
-def _overlap_rows(outcomes: Sequence[_Outcome], round: int, /) -> list[dict[str, Any]]:
+def _overlap_rows(outcomes: Sequence[Answers], round: int, /) -> list[dict[str, Any]]:
     jaccard = overlap(np.array([outcome.successes > 0 for outcome in outcomes]))
     return [
         {
@@ -355,7 +395,7 @@ def _overlap_rows(outcomes: Sequence[_Outcome], round: int, /) -> list[dict[str,
 
 
 def _sample_row(
-    outcome: _Outcome, index: int, item: Item, group: Sequence[Rollout], round: int, /
+    outcome: Answers, index: int, item: Item, texts: Sequence[bytes], round: int, /
 ) -> dict[str, Any]:
     return {
         "round": round,
@@ -365,7 +405,7 @@ def _sample_row(
         "answer": item.answer,
         "tag": item.tag,
         # Bytes that are not UTF-8 stay readable.
-        "responses": [rollout.text.decode("utf-8", "backslashreplace") for rollout in group],
+        "responses": [text.decode("utf-8", "backslashreplace") for text in texts],
         "rewards": [_number(reward) for reward in outcome.rewards[index]],
     }
 

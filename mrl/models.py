@@ -14,7 +14,9 @@ from mrl.distributed import count
 from mrl.errors import InputError
 from mrl.hub import local_only
 from mrl.published import MODELS, is_published, model_folder, published_tokenizer
+from mrl.tokens import ContentEncoder
 from mrl.tokens.recipes import bpe_tokenizer, character_tokenizer
+from mrl.tokens.segments import SegmentEncoder, StructuralTokens
 
 DTYPES = {
     "float64": torch.float64,
@@ -54,6 +56,19 @@ def load_tokenizer(config: PolicyConfig, /) -> Any:
             "set eos_token in its tokenizer_config.json"
         )
     return tokenizer
+
+
+def load_codec(config: PolicyConfig, /) -> SegmentEncoder:
+    """What spells and reads a policy's responses, without its weights.
+
+    Raises
+    ------
+    InputError
+        As `load_tokenizer`.
+    """
+    tokenizer = load_tokenizer(config)
+    structure = StructuralTokens.of(tokenizer, config.segments)
+    return SegmentEncoder(ContentEncoder.of(tokenizer), structure)
 
 
 def _made_tokenizer(name: str, section: CharacterTokenizer | BPETokenizer, /) -> Any:

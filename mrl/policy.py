@@ -29,7 +29,7 @@ from mrl.exchange.fields import Segment
 from mrl.loss import response_logprobs
 from mrl.memory import memory_for
 from mrl.optimizers import optimizer_of
-from mrl.rollout import Decoding, Rollout, Sampled, TokenIds
+from mrl.rollout import Decoding, Engine, Prompts, Rollout, Sampled, TokenIds
 from mrl.rollout.opening import open_engine
 from mrl.seeds import derive
 from mrl.tasks import Item
@@ -66,6 +66,8 @@ class Policy:
         Rounds of the run, where the learning rate falls to 0 at its end.
     autocast : torch.dtype, optional
         Compute with parameters rounded to this type. Default: with the parameters as they are.
+    elsewhere : Engine, optional
+        Samples the responses, on other devices. Default: an engine of its own, by `engine`.
 
     Where the objective has a divergence term, the weights of `model` as they are now are the
     reference: those under the adapters if it has some, else a frozen copy. A checkpoint does not
@@ -84,6 +86,7 @@ class Policy:
     engine: EngineConfig = HFEngineConfig()
     rounds: int | None = None
     autocast: torch.dtype | None = None
+    elsewhere: Engine | None = None
 
     def __post_init__(self) -> None:
         self.content = ContentEncoder.of(self.tokenizer)
@@ -99,7 +102,9 @@ class Policy:
         if self.objective.kl and not has_adapters(self.model):
             self.reference = copy.deepcopy(self.model).eval().requires_grad_(False)
         self._prompts: dict[str, tuple[int, ...]] = {}
-        self._engine = open_engine(self.engine, self.model, self._decoding(), self._score_pairs)
+        self._engine = self.elsewhere or open_engine(
+            self.engine, self.model, self._decoding(), self._score_pairs
+        )
 
     def _decoding(self) -> Decoding:
         return Decoding(
@@ -172,20 +177,35 @@ class Policy:
                 "task.too_long=skip"
             )
 
+    def too_long(self, items: Sequence[Item], /) -> dict[str, str]:
+        """Ids of the items whose prompt exceeds the model's context, and why.
+
+        Raises
+        ------
+        InputError
+            If a prompt cannot be rendered.
+        """
+        found = {}
+        for item in items:
+            try:
+                self.render(item)
+            except PromptTooLong as error:
+                found[item.prompt_id] = str(error)
+        return found
+
     def generate(self, items: Sequence[Item], n: int, seed: int, /) -> list[list[Rollout]]:
         """Sample `n` responses for each item; a function of weights, items and seed."""
-        size = max(1, self.sampling.batch // n)
-        parts = [items[start : start + size] for start in range(0, len(items), size)]
-        # Each part has a seed of its own, so that it is the same in whichever process.
-        with memory_for(f"while policy {self.name!r} samples", "lower sampling.batch"):
-            drawn = each(lambda i, part: self._sample(part, n, seed + i), parts)
-        groups = [group for part in drawn for group in part]
+        groups = self.sample([self.render(item) for item in items], n, seed)
         self._check_samples(groups)
         return [[self._rollout(one) for one in group] for group in groups]
 
-    def _sample(self, items: Sequence[Item], n: int, seed: int, /) -> list[list[Sampled]]:
-        with self.computing():
-            return self._engine.generate([self.render(item) for item in items], n, seed)
+    def sample(self, prompts: Prompts, n: int, seed: int, /) -> list[list[Sampled]]:
+        """Sample `n` responses for each prompt; a function of weights, prompts and seed."""
+        with (
+            memory_for(f"while policy {self.name!r} samples", "lower sampling.batch"),
+            self.computing(),
+        ):
+            return self._engine.generate(prompts, n, seed)
 
     def sync(self) -> dict[str, float]:
         """Give the engine the model's weights after they changed; figures of the check.
@@ -333,8 +353,26 @@ def _in_order_of(
     return [found[id(row)] for row in rows]
 
 
-def build_policy(config: PolicyConfig, run: RunConfig, /, *, seed: int) -> Policy:
+def build_policy(
+    config: PolicyConfig,
+    run: RunConfig,
+    /,
+    *,
+    seed: int | None = None,
+    elsewhere: Engine | None = None,
+) -> Policy:
     """Load or create a policy's model and tokenizer.
+
+    Parameters
+    ----------
+    config : PolicyConfig
+        The policy.
+    run : RunConfig
+        Its run.
+    seed : int, optional
+        Of random weights. Default: a function of the run's seed and the policy's name.
+    elsewhere : Engine, optional
+        See `Policy`.
 
     Raises
     ------
@@ -347,6 +385,7 @@ def build_policy(config: PolicyConfig, run: RunConfig, /, *, seed: int) -> Polic
     low = config.precision == "bfloat16" or (
         config.precision == "auto" and device.type == "cuda" and config.model.dtype == "float32"
     )
+    seed = derive(run.seed, "init", config.name) if seed is None else seed
     return Policy(
         name=config.name,
         model=load_model(config, tokenizer, seed=seed).to(device),
@@ -360,12 +399,13 @@ def build_policy(config: PolicyConfig, run: RunConfig, /, *, seed: int) -> Polic
         engine=config.engine,
         rounds=run.rounds,
         autocast=torch.bfloat16 if low else None,
+        elsewhere=elsewhere,
     )
 
 
 def build_policies(run: RunConfig, /) -> list[Policy]:
-    """All policies of a run; random weights are a function of the run's seed and their names."""
-    return [build_policy(one, run, seed=derive(run.seed, "init", one.name)) for one in run.policies]
+    """All policies of a run."""
+    return [build_policy(one, run) for one in run.policies]
 
 
 @contextmanager

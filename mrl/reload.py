@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from mrl import config as configuration
-from mrl.checkpoint import PREFIX, best_of, latest, load
+from mrl.checkpoint import PREFIX, best_of, latest, read_policy, whole
 from mrl.config import EvaluationConfig, RunConfig
 from mrl.errors import InputError
 from mrl.evaluate import Evaluation, evaluate
@@ -59,7 +59,9 @@ def load_policies(
             f"{folder} has no checkpoint of round {round}; it keeps {kept}, and 0 stands for the "
             "weights that it started from (checkpoint.every and checkpoint.keep keep more)"
         )
-    rounds_done: int = load(path, policies)["rounds_done"]
+    rounds_done: int = whole(path, [policy.name for policy in policies])["rounds_done"]
+    for policy in policies:
+        read_policy(path / policy.name, policy)
     return config, policies, rounds_done
 
 
@@ -67,8 +69,10 @@ def evaluate_run(folder: Path, /, *, samples: int, items: int, best: bool = Fals
     """Evaluate a checkpoint of a run, see `load_policies`, on the first held-out items."""
     config, policies, rounds_done = load_policies(folder, best=best)
     settings = EvaluationConfig(samples=samples, items=items, ks=tuple(sorted({1, samples})))
-    loaded = load_task(config.task, config.seed)
-    with check_prompts(config, loaded, policies) as task, engines(policies):
+    with load_task(config.task, config.seed) as loaded, engines(policies):
+        task = check_prompts(
+            config, loaded, lambda chosen: [policy.too_long(chosen) for policy in policies]
+        )
         return evaluate(
             policies,
             task,

@@ -174,16 +174,9 @@ def known_codecs(policies: Sequence[Any], exchange: Exchange, /) -> dict[str, An
 
 def stored_codecs(config: ExchangeConfig, /) -> dict[str, Any]:
     """Tokens of the replayed policies by name, from the stored run's configuration."""
-    from mrl.models import load_tokenizer
-    from mrl.tokens import ContentEncoder
-    from mrl.tokens.segments import SegmentEncoder, StructuralTokens
+    from mrl.models import load_codec
 
     if config.replay is None:
         return {}
-    stored, codecs = StoredRun.of(Path(config.replay)), {}
-    for policy in stored.config.policies:
-        if policy.name in (config.replay_policies or ()):
-            tokenizer = load_tokenizer(policy)
-            structure = StructuralTokens.of(tokenizer, policy.segments)
-            codecs[policy.name] = SegmentEncoder(ContentEncoder.of(tokenizer), structure)
-    return codecs
+    stored, chosen = StoredRun.of(Path(config.replay)), config.replay_policies or ()
+    return {one.name: load_codec(one) for one in stored.config.policies if one.name in chosen}

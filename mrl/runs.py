@@ -20,7 +20,6 @@ from mrl.distributed import once, rank
 from mrl.errors import InputError, RunError
 from mrl.loggers import Loggers, check_loggers
 from mrl.resume import changed_versions, check_items, check_same, versions
-from mrl.timing import Phases
 
 STREAMS = ("metrics", "timing", "samples")
 
@@ -220,14 +219,14 @@ class RunFolder:
                 "checkpoint is whole, continue with --resume"
             ) from None
 
-    def write_timing(self, round: int, phases: Mapping[Any, Phases], /) -> None:
-        """Append the phase times of a round; the key None is for what policies share."""
+    def write_timing(self, round: int, phases: Mapping[Any, Mapping[str, float]], /) -> None:
+        """Append the seconds of a round's phases; the key None is for what policies share."""
         self.write(
             "timing",
             (
-                {"round": round, "policy": name, "phases": dict(spent.seconds)}
-                for name, spent in phases.items()
-                if spent.seconds
+                {"round": round, "policy": name, "phases": dict(seconds)}
+                for name, seconds in phases.items()
+                if seconds
             ),
         )
 
@@ -269,13 +268,23 @@ class RunFolder:
             "error": None,
             **more,
         }
-        aside = self.path / ".run.json.partial"
         try:
-            aside.write_text(json.dumps(self.status, indent=1), encoding="utf-8")
-            aside.rename(self.path / "run.json")
+            _write_status(self.path, self.status)
         except OSError as error:
             if status != "failed":
                 raise RunError(f"cannot write {self.path}/run.json: {error.strerror}") from None
+
+
+def _write_status(path: Path, status: Mapping[str, Any], /) -> None:
+    aside = path / ".run.json.partial"
+    aside.write_text(json.dumps(status, indent=1), encoding="utf-8")
+    aside.rename(path / "run.json")
+
+
+def add_note(path: Path, note: str, /) -> None:
+    """Add to what a reader of a run, which nobody plays just now, should know."""
+    status = read_status(path)
+    _write_status(path, status | {"notes": [*status.get("notes", []), note]})
 
 
 def _without_nan(row: Mapping[str, Any], /) -> dict[str, Any]:

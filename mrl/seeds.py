@@ -37,3 +37,18 @@ def seeded_globals(seed: int, /) -> Iterator[None]:
     finally:
         random.setstate(state)
         np.random.set_state(numpy_state)  # noqa: NPY002
+
+
+@contextmanager
+def own_streams(seed: int, /) -> Iterator[None]:
+    """Seed all global generators, torch's too, and restore them afterwards.
+
+    For what draws from them inside a model, dropout above all: it then depends on nothing that was
+    drawn before.
+    """
+    import torch
+
+    devices = range(torch.cuda.device_count())
+    with seeded_globals(seed % 2**32), torch.random.fork_rng(devices):
+        torch.manual_seed(seed)
+        yield

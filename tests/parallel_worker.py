@@ -41,16 +41,16 @@ def gradients(config: Any) -> tuple[list[list[float]], list[dict[str, Any]]]:
     """Gradients and metric rows of the first round."""
     from mrl.exchange import MemoryExchange
     from mrl.policy import build_policies
+    from mrl.runtime.local import LocalTeam
     from mrl.schedule import prompts_of
     from mrl.tasks import load_task
-    from mrl.timing import Phases
     from mrl.train import play
 
     task, policies = load_task(config.task, config.seed), build_policies(config)
     items = prompts_of(task.train, config.prompts, config.seed, 0)
-    phases = {policy.name: Phases() for policy in policies}
-    with MemoryExchange() as exchange:
-        rows = play(0, items, policies, exchange, task, config, phases)
+    with LocalTeam(config, policies) as team, MemoryExchange() as exchange:
+        team.join(task, exchange)
+        rows = [turn.row for turn in play(0, items, team, config)]
     flat = [
         [x for p in policy.parameters for x in p.grad.flatten().tolist()] for policy in policies
     ]

@@ -28,6 +28,7 @@ from mrl.exchange import MemoryExchange
 from mrl.gate.certificate import Check, Rung
 from mrl.policy import Policy
 from mrl.rollout.groups import draw_groups
+from mrl.runtime.local import LocalTeam
 from mrl.seeds import derive, generator
 from mrl.tasks import Item, Task
 from mrl.timing import Phases
@@ -165,11 +166,11 @@ def parity_rung(run: RunConfig, world: World, /) -> Rung:
     policies = [toy.policy(config) for config in run.policies]
     arms = {policy.name: toy.arms(policy) for policy in policies}
     expected = {policy.name: bandit_gradient(toy, policy, arms) for policy in policies}
-    phases = {policy.name: Phases() for policy in policies}
-    with MemoryExchange() as exchange:
-        rows = play(0, toy.items, policies, exchange, toy.task, run, phases)
+    with LocalTeam(run, policies) as team, MemoryExchange() as exchange:
+        team.join(toy.task, exchange)
+        turns = play(0, toy.items, team, run)
     checks, figures = [], {}
-    for policy, row in zip(policies, rows, strict=True):
+    for policy, turn in zip(policies, turns, strict=True):
         # The trainer descends a loss; the bandit's gradient points uphill.
         found = -policy.parameters[0].grad.numpy()
         largest = float(np.abs(expected[policy.name]).max())
@@ -186,9 +187,9 @@ def parity_rung(run: RunConfig, world: World, /) -> Rung:
             "difference": difference,
             "relative_difference": relative,
             "prompts": len(toy.items),
-            "dead_share": row["dead_share"],
-            "rescued_prompts": row["rescued_prompts"],
-            "peer_tokens_trained": row["trained_tokens_peer"],
+            "dead_share": turn.row["dead_share"],
+            "rescued_prompts": turn.row["rescued_prompts"],
+            "peer_tokens_trained": turn.row["trained_tokens_peer"],
         }
     note = "a response is one token here: this rung tells nothing about aggregation over tokens"
     return Rung(tuple(checks), figures, (note,))

@@ -65,10 +65,19 @@ class Decoding:
     batch: int = 512
 
 
+Prompts = Sequence[TokenIds]
+
+
+def parts_of(prompts: Prompts, n: int, batch: int, /) -> list[Prompts]:
+    """Prompts of at most `batch` responses together (of one prompt at least), `n` each."""
+    size = max(1, batch // n)
+    return [prompts[start : start + size] for start in range(0, len(prompts), size)]
+
+
 class Engine(Protocol):
     """Samples responses with the weights of one model."""
 
-    def generate(self, prompts: Sequence[TokenIds], n: int, seed: int, /) -> list[list[Sampled]]:
+    def generate(self, prompts: Prompts, n: int, seed: int, /) -> list[list[Sampled]]:
         """Sample `n` responses for each prompt; a function of weights, prompts, `n` and `seed`."""
 
     def sync(self, model: Any, /) -> dict[str, float]:

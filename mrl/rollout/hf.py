@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from mrl.rollout import Decoding, Sampled, TokenIds
+from mrl.distributed import each
+from mrl.rollout import Decoding, Prompts, Sampled, parts_of
 
 
 class HFEngine:
@@ -27,10 +28,16 @@ class HFEngine:
         self.model = model
         self.decoding = decoding
 
-    def generate(self, prompts: Sequence[TokenIds], n: int, seed: int, /) -> list[list[Sampled]]:
-        """Sample `n` responses for each prompt."""
-        device = next(self.model.parameters()).device
+    def generate(self, prompts: Prompts, n: int, seed: int, /) -> list[list[Sampled]]:
+        """Sample `n` responses for each prompt; each part of a batch has a stream of its own."""
+        parts = parts_of(prompts, n, self.decoding.batch)
+        drawn = each(lambda i, part: self.generate_part(part, n, seed + i), parts)
+        return [group for part in drawn for group in part]
+
+    def generate_part(self, prompts: Prompts, n: int, seed: int, /) -> list[list[Sampled]]:
+        """Sample `n` responses for each prompt, all at a time."""
         decoding = self.decoding
+        device = next(self.model.parameters()).device
         return sample(
             self.model,
             prompts,
@@ -40,7 +47,6 @@ class HFEngine:
             eos_id=decoding.eos_id,
             pad_id=decoding.pad_id,
             generator=torch.Generator(device).manual_seed(seed),
-            batch=decoding.batch,
             vocabulary=decoding.vocabulary,
             top_p=decoding.top_p,
         )
@@ -120,7 +126,6 @@ def sample(
     eos_id: int | None,
     pad_id: int,
     generator: torch.Generator,
-    batch: int = 512,
     vocabulary: int | None = None,
     top_p: float = 1.0,
 ) -> list[list[Sampled]]:
@@ -144,8 +149,6 @@ def sample(
         Padding token; may equal `eos_id`, since padding is known by the mask alone.
     generator : torch.Generator
         Source of all randomness.
-    batch : int
-        Rows generated at a time.
     vocabulary : int, optional
         Token ids below it can be sampled. Default: all that the model has logits for.
     top_p : float
@@ -159,31 +162,24 @@ def sample(
     """
     was_training = model.training
     model.eval()
-    step = max(1, batch // n)
-    out: list[list[Sampled]] = []
     try:
-        for start in range(0, len(prompts), step):
-            chunk = prompts[start : start + step]
-            ids_NT, logprobs_NT, lengths_N, finished_N = _sample_chunk(
-                model,
-                chunk,
-                n,
-                max_tokens,
-                lambda logits_NV: nucleus(
-                    scaled_logprobs(logits_NV, temperature, vocabulary), top_p
-                ),
-                eos_id,
-                pad_id,
-                generator,
-            )
-            rows = iter(_responses(ids_NT, logprobs_NT, lengths_N, finished_N))
-            out.extend([next(rows) for _ in range(n)] for _ in chunk)
+        found = _sample_rows(
+            model,
+            prompts,
+            n,
+            max_tokens,
+            lambda logits_NV: nucleus(scaled_logprobs(logits_NV, temperature, vocabulary), top_p),
+            eos_id,
+            pad_id,
+            generator,
+        )
     finally:
         model.train(was_training)
-    return out
+    rows = iter(_responses(*found))
+    return [[next(rows) for _ in range(n)] for _ in prompts]
 
 
-def _sample_chunk(
+def _sample_rows(
     model: Any,
     prompts: Sequence[Sequence[int]],
     n: int,

@@ -25,8 +25,8 @@ from bandit.probes import GRPO, PRP, SGT, XGRPO
 from mrl.config import RunConfig, parse
 from mrl.exchange import MemoryExchange
 from mrl.policy import Policy, build_policies
+from mrl.runtime.local import LocalTeam
 from mrl.tasks import Item, Task
-from mrl.timing import Phases
 from mrl.train import play
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -92,13 +92,14 @@ def measure(config: RunConfig, policies: list[Policy], rounds: int) -> dict[str,
             run = config.model_copy(
                 update={"probe": probe, "group": config.group.model_copy(update={"peers": peers})}
             )
-            clocks = {policy.name: Phases() for policy in policies}
             begin = time.perf_counter()
-            with MemoryExchange() as exchange:
-                rows = play(round, items, policies, exchange, task, run, clocks)
+            with LocalTeam(run, policies) as team, MemoryExchange() as exchange:
+                team.join(task, exchange)
+                turns = play(round, items, team, run)
             total = time.perf_counter() - begin
+            rows = [turn.row for turn in turns]
             spent = {
-                name: sum(clock.seconds[name] for clock in clocks.values())
+                name: sum(turn.seconds[name] for turn in turns)
                 for name in ("generate", "verify", "publish", "collect", "credit", "update")
             }
             tokens = sum(row["trained_tokens_own"] + row["trained_tokens_peer"] for row in rows)

@@ -28,8 +28,8 @@ from trl import GRPOConfig, GRPOTrainer
 from mrl.config import RunConfig, parse
 from mrl.exchange import MemoryExchange
 from mrl.policy import Policy, build_policies
+from mrl.runtime.local import LocalTeam
 from mrl.tasks import Item, Task
-from mrl.timing import Phases
 from mrl.train import play
 
 ALPHABET = "".join(map(chr, range(33, 127))) + "".join(map(chr, range(0xC0, 0xC0 + 32)))
@@ -84,11 +84,11 @@ class Ours:
     def step(self, n: int) -> float:
         """Seconds of a round of the first `n` policies."""
         policies = self.policies[:n]
-        clocks = {policy.name: Phases() for policy in policies}
         self.round += 1
         begin = time.process_time()
-        with MemoryExchange() as exchange:
-            play(self.round, self.items, policies, exchange, self.task, self.config, clocks)
+        with LocalTeam(self.config, policies) as team, MemoryExchange() as exchange:
+            team.join(self.task, exchange)
+            play(self.round, self.items, team, self.config)
         return time.process_time() - begin
 
 

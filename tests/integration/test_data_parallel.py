@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
+from comparison import assert_same
 
 ROOT = Path(__file__).parents[2]
 LAUNCH = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
@@ -40,19 +41,6 @@ def run(*command: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         command, cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True, timeout=300, check=False
     )
-
-
-def assert_same(mine: Any, other: Any) -> None:
-    """Equal, numbers up to rounding."""
-    if isinstance(mine, dict):
-        assert_same(list(mine.items()), list(other.items()))
-    elif isinstance(mine, list | tuple):
-        for one, two in zip(mine, other, strict=True):
-            assert_same(one, two)
-    elif isinstance(mine, float):
-        assert mine == pytest.approx(other, rel=1e-9, abs=1e-12)
-    else:
-        assert mine == other
 
 
 def test_two_processes_give_the_gradient_of_one(sections, tmp_path: Path):

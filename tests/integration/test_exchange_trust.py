@@ -11,9 +11,9 @@ from mrl.errors import InputError
 from mrl.exchange import GroupStats, RolloutRecord, SuccessRecord
 from mrl.exchange.opening import open_exchange
 from mrl.policy import build_policies
+from mrl.runtime.local import LocalTeam
 from mrl.schedule import prompts_of
 from mrl.tasks import load_task
-from mrl.timing import Phases
 from mrl.train import play
 
 ROUNDS, QUOTA, GROUP = 3, 40, 6
@@ -109,13 +109,17 @@ def run(configure, tmp_path):
         )
         rows, policies = [], build_policies(config)
         task = load_task(config.task, config.seed)
-        with task, open_exchange(config, task, tmp_path) as exchange:
+        with (
+            task,
+            open_exchange(config, task, tmp_path) as exchange,
+            LocalTeam(config, policies) as team,
+        ):
             liar = exchange if honest else Liar(exchange, KINDS[probe], lies)
+            team.join(task, liar)
             for round in range(ROUNDS):
                 items = prompts_of(task.train, config.prompts, config.seed, round)
                 liar.prompts = [item.prompt_id for item in items]
-                phases = {policy.name: Phases() for policy in policies}
-                rows += play(round, items, policies, liar, task, config, phases)
+                rows += [turn.row for turn in play(round, items, team, config)]
             refused = exchange.refused()
         weights = [
             {name: value.clone() for name, value in policy.model.state_dict().items()}

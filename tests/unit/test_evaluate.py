@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from mrl.config import EvaluationConfig
-from mrl.evaluate import Evaluation, bootstrap_interval, evaluate, pass_at_k
+from mrl.evaluate import KEPT_ITEMS, Evaluation, bootstrap_interval, evaluate, pass_at_k
 from mrl.rollout import Rollout
 from mrl.tasks import Item, Task
 from mrl.tasks.verifiers import exact
@@ -170,10 +170,11 @@ def test_policies_sample_by_streams_of_their_own() -> None:
 
 
 def test_samples_keep_the_first_items_and_lose_no_byte() -> None:
-    policy = Scripted("one", script("ab", "bb") | {"0": ["é".encode(), b"\xff\xfe"]})
-    found = evaluate([policy], task_of("x", None), settings(2), round=1, seed=0, sample_items=1)
-    (sample,) = found.samples
-    assert sample == {
+    texts = script(*["ab"] * (KEPT_ITEMS + 1)) | {"0": ["é".encode(), b"\xff\xfe"]}
+    task = task_of("x", *[None] * KEPT_ITEMS)
+    found = evaluate([Scripted("one", texts)], task, settings(2), round=1, seed=0)
+    assert len(found.samples) == KEPT_ITEMS
+    assert found.samples[0] == {
         "round": 1,
         "policy": "one",
         "prompt_id": Item.of("0", "a").prompt_id,

@@ -6,10 +6,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from engine_contract import EOS, PAD, PROMPTS, EngineContract, forward
+from engine_contract import EOS, PAD, PROMPTS, VOCABULARY, EngineContract, forward
 
 from mrl.config import HFEngineConfig
-from mrl.rollout.hf import positions, sample
+from mrl.rollout import Decoding
+from mrl.rollout.hf import HFEngine, positions, sample
 
 
 class TestHFEngine(EngineContract):
@@ -61,13 +62,14 @@ def test_policy_scores_its_own_rollouts_as_it_sampled_them(make_policy, temperat
 
 
 @pytest.mark.parametrize("batch", [1, 4, 9])
-def test_batch_size_bounds_rows_and_keeps_every_prompt(make_policy, draw, batch):
+def test_batch_size_bounds_rows_and_keeps_every_prompt(make_policy, batch):
     model = make_policy().model
     seen = []
     handle = model.register_forward_pre_hook(
         lambda _, __, inputs: seen.append(len(inputs["input_ids"])), with_kwargs=True
     )
-    groups = draw(model, n=4, batch=batch)
+    decoding = Decoding(max_tokens=6, eos_id=EOS, pad_id=PAD, vocabulary=VOCABULARY, batch=batch)
+    groups = HFEngine(model, decoding).generate(PROMPTS, 4, 0)
     handle.remove()
     assert max(seen) <= max(batch, 4)
     for prompt, group in zip(PROMPTS, groups, strict=True):
