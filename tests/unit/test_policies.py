@@ -175,7 +175,6 @@ class TestSchedules:
             with pytest.raises(ValueError, match="decay_rounds"):
                 OptimizerConfig.model_validate({"decay_rounds": 3} | wrong)
 
-
     @pytest.mark.parametrize("schedule", ["linear", "cosine"])
     def test_a_warm_up_that_outlasts_a_run_that_cannot_grow_is_refused(self, settings, schedule):
         def run(rounds: int, **more):
