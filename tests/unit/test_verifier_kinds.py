@@ -9,7 +9,7 @@ import pytest
 
 from mrl.config import JsonlTask, ReasoningGymTask
 from mrl.errors import InputError
-from mrl.tasks import Item, Task, load_task
+from mrl.tasks import Item, Task, load_task, process
 from mrl.tasks.functions import FunctionVerifier
 from mrl.tasks.mathematics import MathVerifier
 from mrl.tasks.patterns import Extracted, extract
@@ -202,6 +202,13 @@ def test_a_function_without_a_verdict_on_a_right_answer_is_refused(functions, na
 def test_it_is_refused_in_a_worker_too(functions, name, words) -> None:
     with pytest.raises(InputError, match=words):
         load(functions, "1", verifier=name, verification={"workers": 1, "timeout": 1.0})
+
+
+def test_a_module_that_hangs_on_import_ends_the_wait(functions, monkeypatch) -> None:
+    (functions / "sleepy.py").write_text("import time; time.sleep(600)", encoding="utf-8")
+    monkeypatch.setattr(process, "START", 1.0)
+    with pytest.raises(InputError, match=r"'sleepy:score'.*does not start.*not within 1 s"):
+        load(functions, "1", verifier="sleepy:score", verification={"workers": 1})
 
 
 # Mathematics
