@@ -1,5 +1,8 @@
 """Errors that end a command with one clear message and no traceback."""
 
+# Characters of another library's error that a message or a verdict keeps.
+LONGEST = 300
+
 
 class InputError(Exception):
     """The user's input cannot be right; the command ends with exit code 2."""
@@ -19,3 +22,8 @@ class RunError(Exception):
     """A run could not go on; the command ends with exit code 1 and loses nothing stored."""
 
     exit_code = 1
+
+
+def words_of(error: BaseException, /) -> str:
+    """Type and text of an error, on one short line."""
+    return " ".join(f"{type(error).__name__}: {error}".split())[:LONGEST]

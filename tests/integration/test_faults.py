@@ -184,9 +184,11 @@ def test_unvalidated_stays_said_when_the_status_is_lost(mrl, config, folder):
     ("override", "words"),
     [
         ("device=banana", "'banana' is no device"),
+        ("device=meta", "'meta' cannot be trained on here"),
+        ("device=privateuseone", "'privateuseone' cannot be trained on here"),
         ("policies.0.model.params.hidden_sise=8", "did you mean 'hidden_size'"),
-        ("policies.0.model.params.num_attention_heads=0", "no model could be made"),
-        ("policies.0.model.params.hidden_size=15", "no model could be made"),
+        ("policies.0.model.params.num_attention_heads=0", "modulo by zero"),
+        ("policies.0.model.params.hidden_size=15", "(15) is not a multiple of the number of"),
     ],
 )
 def test_models_and_devices_that_cannot_be(mrl, config, folder, override, words):
