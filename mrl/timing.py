@@ -1,22 +1,29 @@
-"""Wall-clock time of a round's phases."""
+"""Time of a round's phases."""
 
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 
 class Phases:
-    """Seconds spent in each phase; ``with phases("generate"): ...`` adds to one."""
+    """Seconds spent in each phase; ``with phases("generate"): ...`` adds to one.
 
-    def __init__(self) -> None:
+    Parameters
+    ----------
+    clock : callable
+        Reads the time in seconds. Default: wall-clock time.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.perf_counter, /) -> None:
+        self.clock = clock
         self.seconds: dict[str, float] = defaultdict(float)
 
     @contextmanager
     def __call__(self, name: str, /) -> Iterator[None]:
         """Time the body and add it to phase `name`."""
-        start = time.perf_counter()
+        start = self.clock()
         try:
             yield
         finally:
-            self.seconds[name] += time.perf_counter() - start
+            self.seconds[name] += self.clock() - start
