@@ -112,8 +112,9 @@ def logprobs(field: str, values: Any, /) -> NDArray[np.float64]:
     if array.size and array.dtype.kind not in "fiu":
         raise _wrong_type(field, array.dtype, "floats")
     array = array.astype(np.float64)
-    # A finite sum of squares rules infinities out in a fraction of the time of looking for them.
-    if not math.isfinite(array.dot(array)) and np.isinf(array).any():
+    # A finite sum of squares rules infinities out in a fraction of the time of looking for them
+    # (vdot, since dot warns of them).
+    if not math.isfinite(np.vdot(array, array)) and np.isinf(array).any():
         raise RecordError("nonfinite", f"{field} holds an infinity; a sampled token has none")
     return _frozen(array)
 
