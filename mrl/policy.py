@@ -263,7 +263,8 @@ class Policy:
     def canonical(self, rollouts: Sequence[Rollout], /) -> list[bool]:
         """Whether each response's sampled tokens are what its text segments encode to."""
         ids = [one.ids[: len(one.ids) - one.finished] for one in rollouts]
-        return self.codec.canonical_batch(ids).tolist()
+        spelled = [(one.text, one.segments) for one in rollouts]
+        return self.codec.canonical_batch(ids, spelled).tolist()
 
     @torch.inference_mode()
     def score(self, rows: Sequence[Row], /) -> list[NDArray[np.float64]]:

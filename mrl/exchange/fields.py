@@ -74,9 +74,11 @@ def number(field: str, value: Any, /, limit: float = MAX_REWARD) -> float:
 
 def flag(field: str, value: Any, /) -> bool:
     """Check for True or False; 0 and 1 are not taken for them."""
-    if not isinstance(value, bool | np.bool_):
-        raise _wrong_type(field, value, "True or False")
-    return bool(value)
+    if type(value) is not bool:
+        if not isinstance(value, np.bool_):
+            raise _wrong_type(field, value, "True or False")
+        value = bool(value)
+    return value
 
 
 def text(field: str, value: Any, /) -> bytes:
@@ -97,7 +99,7 @@ def token_ids(field: str, values: Any, /) -> NDArray[np.int64]:
         raise _wrong_type(field, array.dtype, "integers")
     ids = array.astype(np.int64)
     # As unsigned numbers negative ids are the largest, so one pass finds both kinds of misfit.
-    if ids.size and ids.view(np.uint64).max() > MAX_TOKEN_ID:
+    if ids.size and np.maximum.reduce(ids.view(np.uint64)) > MAX_TOKEN_ID:
         raise RecordError(
             "range", f"{field} spans {ids.min()} to {ids.max()}; expected 0 to {MAX_TOKEN_ID}"
         )
@@ -110,7 +112,8 @@ def logprobs(field: str, values: Any, /) -> NDArray[np.float64]:
     if array.size and array.dtype.kind not in "fiu":
         raise _wrong_type(field, array.dtype, "floats")
     array = array.astype(np.float64)
-    # A finite sum of squares rules infinities out in a fraction of the time of looking for them.
+    # A finite sum of squares rules infinities out in a fraction of the time of looking for them
+    # (vdot, since dot warns of them).
     if not math.isfinite(np.vdot(array, array)) and np.isinf(array).any():
         raise RecordError("nonfinite", f"{field} holds an infinity; a sampled token has none")
     return _frozen(array)
@@ -145,13 +148,15 @@ def segments(field: str, values: Any, size: int, /) -> tuple[Segment, ...]:
     return tuple(checked)
 
 
-def unpacked(field: str, data: Any, dtype: str, /) -> NDArray[Any]:
+def unpacked(field: str, data: Any, dtype: np.dtype[Any], /) -> NDArray[Any]:
     """Return the array that arrived as bytes of the given little-endian type."""
-    item = np.dtype(dtype).itemsize
     if not isinstance(data, bytes):
         raise RecordError("type", f"{field} is {type(data).__name__}; expected bytes")
-    if len(data) % item:
-        raise RecordError("length", f"{field} has {len(data)} bytes; expected a multiple of {item}")
+    if len(data) % dtype.itemsize:
+        raise RecordError(
+            "length",
+            f"{field} has {len(data)} bytes; expected a multiple of {dtype.itemsize}",
+        )
     return np.frombuffer(data, dtype)
 
 
@@ -170,7 +175,7 @@ def _vector(field: str, values: Any, /) -> NDArray[Any]:
 
 
 def _frozen(array: NDArray[Any], /) -> NDArray[Any]:
-    array.flags.writeable = False
+    array.setflags(write=False)
     return array
 
 
