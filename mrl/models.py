@@ -14,9 +14,8 @@ from mrl.distributed import count
 from mrl.errors import InputError, words_of
 from mrl.hub import local_only
 from mrl.published import MODELS, is_published, model_folder, published_tokenizer
-from mrl.tokens import ContentEncoder
 from mrl.tokens.recipes import bpe_tokenizer, character_tokenizer
-from mrl.tokens.segments import SegmentEncoder, StructuralTokens
+from mrl.tokens.segments import SegmentEncoder
 
 DTYPES = {
     "float64": torch.float64,
@@ -66,9 +65,7 @@ def load_codec(config: PolicyConfig, /) -> SegmentEncoder:
     InputError
         As `load_tokenizer`.
     """
-    tokenizer = load_tokenizer(config)
-    structure = StructuralTokens.of(tokenizer, config.segments)
-    return SegmentEncoder(ContentEncoder.of(tokenizer), structure)
+    return SegmentEncoder.of(config.name, load_tokenizer(config), config.segments)
 
 
 def _made_tokenizer(name: str, section: CharacterTokenizer | BPETokenizer, /) -> Any:

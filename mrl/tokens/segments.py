@@ -138,6 +138,30 @@ class SegmentEncoder:
     content: ContentEncoder
     structure: StructuralTokens = StructuralTokens()
 
+    @classmethod
+    def of(
+        cls, policy: str, tokenizer: Any, declared: Mapping[str, str] | str = "auto", /
+    ) -> "SegmentEncoder":
+        """Build that of a policy.
+
+        Parameters
+        ----------
+        policy : str
+            Its name, for messages.
+        tokenizer, declared
+            As in `StructuralTokens.of`.
+
+        Raises
+        ------
+        InputError
+            As there, naming the policy.
+        """
+        try:
+            structure = StructuralTokens.of(tokenizer, declared)
+        except InputError as error:
+            raise InputError(f"policy {policy!r}: {error}") from None
+        return cls(ContentEncoder.of(tokenizer), structure)
+
     def spell(self, ids: ArrayLike, /) -> tuple[bytes, tuple[Segment, ...]]:
         """Text of a response without its end token, and the structural segments in it.
 

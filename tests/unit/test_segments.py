@@ -85,6 +85,8 @@ def test_the_common_marks_are_read_from_the_added_tokens():
 def test_what_cannot_be_declared_is_an_error(declared, message):
     with pytest.raises(InputError, match=message):
         StructuralTokens.of(THINKER, declared)
+    with pytest.raises(InputError, match=f"policy 'small': .*{message}"):
+        SegmentEncoder.of("small", THINKER, declared)
 
 
 def test_think_tags_and_tool_marks_keep_their_bytes_though_one_is_special():
