@@ -236,6 +236,7 @@ def _counts(
         "rescued_prompts": int((credit.nll_weight > 0).any(-1).sum()),
         "unverified": int((~valid).sum()),
         "unverified_by_reason": dict(own.unverified),
+        "unverified_said": dict(own.said),
         "unrepresentable": int((~texts.representable_BM).sum()),
         "unrepresentable_by_reason": {reason: reasons[reason] for reason in sorted(reasons)},
         "reverify_refused": int(texts.refused),

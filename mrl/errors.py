@@ -1,7 +1,11 @@
 """Errors that end a command with one clear message and no traceback."""
 
+import re
+
 # Characters of another library's error that a message or a verdict keeps.
 LONGEST = 300
+# Where an object lies in memory, as its repr says it.
+ADDRESS = re.compile(r"\b0x[0-9a-fA-F]{6,}\b")
 
 
 class InputError(Exception):
@@ -25,5 +29,6 @@ class RunError(Exception):
 
 
 def words_of(error: BaseException, /) -> str:
-    """Type and text of an error, on one short line."""
-    return " ".join(f"{type(error).__name__}: {error}".split())[:LONGEST]
+    """Type and text of an error, on one short line that is the same in every process."""
+    words = " ".join(f"{type(error).__name__}: {error}".split())
+    return ADDRESS.sub("0x...", words)[:LONGEST]

@@ -135,7 +135,7 @@ def no_comparison(groups: Sequence[Cohort], /) -> str:
         lost = whole[whole["tag"] == TAGLESS]["unverified"].sum()
         return (
             f"No response of the evaluations has a verdict ({lost:,.0f} were not verified; "
-            "unverified_by_reason in metrics.jsonl says why)"
+            "unverified_said in metrics.jsonl says why)"
         )
     shared = [
         set.intersection(*(set(run.evaluations["round"]) for run in group.runs)) for group in groups

@@ -272,7 +272,8 @@ def test_unverified_responses_are_counted_by_reason_and_the_run_goes_on(
         "import os\n"
         "def score(question, answer, response, finished):\n"
         "    if response == '00': os._exit(1)\n"
-        "    return None if response == '' else len(response) / (len(response) % 2)\n",
+        "    if len(response) == 2: raise KeyError(object(), 'x' * 1000)\n"
+        "    return None if response == '' else 1.0\n",
         encoding="utf-8",
     )
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -291,6 +292,16 @@ def test_unverified_responses_are_counted_by_reason_and_the_run_goes_on(
     assert [sum(found.values()) for found in reasons] == [row["unverified"] for row in rounds]
     evaluated = [row for row in rows if row["event"] == "evaluation"]
     assert all(sum(row["unverified_by_reason"].values()) == row["unverified"] for row in evaluated)
+    # what the verifier said, bounded, and the same in every process
+    said = [row["unverified_said"] for row in rows if "unverified_said" in row]
+    assert [set(one) for one in said] == [
+        set(row["unverified_by_reason"]) for row in rows if "unverified_by_reason" in row
+    ]
+    words = {reason: one[reason] for one in said for reason in one}
+    assert words["exception"].startswith("KeyError: (<object object at 0x...>, 'xxx")
+    assert len(words["exception"]) == 300
+    assert words["crash"] == "its process ended (exit status 1)"
+    assert words["none"] == "the verifier returned None"
 
 
 def test_prompts_too_long_are_left_out_where_that_is_asked_for(mrl, config, folder, parity_task):
