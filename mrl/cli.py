@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 from mrl import config as configuration
-from mrl.errors import InputError, RunError
+from mrl.errors import DEMO, InputError, RunError
 
 app = typer.Typer(
     name="mrl",
@@ -280,7 +280,7 @@ def report(
 def demo(
     quick: Annotated[bool, typer.Option("--quick/--full", help="Minutes, or all of it.")] = True,
     output: Annotated[Path, typer.Option("-o", help="Folder for everything it makes.")] = Path(
-        "runs/demo"
+        DEMO
     ),
 ) -> None:
     """Predict by theory, then train two different language models and measure."""

@@ -3,6 +3,8 @@
 import difflib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import resources
+from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ import torch
 from mrl.adapters import add_adapters
 from mrl.config import BPETokenizer, CharacterTokenizer, PolicyConfig
 from mrl.distributed import count
-from mrl.errors import InputError, words_of
+from mrl.errors import InputError, cannot_read, words_of
 from mrl.hub import local_only
 from mrl.published import MODELS, is_published, model_folder, published_tokenizer
 from mrl.tokens.recipes import bpe_tokenizer, character_tokenizer
@@ -72,15 +74,22 @@ def _made_tokenizer(name: str, section: CharacterTokenizer | BPETokenizer, /) ->
     try:
         if section.kind == "characters":
             return character_tokenizer(section.alphabet)
-        lines = Path(section.path).read_text(encoding="utf-8").splitlines()
+        lines = _text(section.path).read_text(encoding="utf-8").splitlines()
         return bpe_tokenizer(lines, section.vocab_size, byte_level=section.byte_level)
     except OSError as error:
         raise InputError(
-            f"policy {name!r}: cannot read tokenizer text {section.path}: "  # type: ignore[union-attr]
-            f"{error.strerror}; expected a text file, one text a line"
+            f"policy {name!r}: the tokenizer's text: "
+            f"{cannot_read(section.path, error)}; "  # type: ignore[union-attr]
+            "expected a text file, one text a line"
         ) from None
     except ValueError as error:
         raise InputError(f"policy {name!r}: no tokenizer could be built: {error}") from None
+
+
+def _text(path: str, /) -> Path | Traversable:
+    """A file, or else the one of that name that comes with the package."""
+    shipped = resources.files("mrl.configs").joinpath(path)
+    return shipped if shipped.is_file() and not Path(path).is_file() else Path(path)
 
 
 def load_model(config: PolicyConfig, tokenizer: Any, /, *, seed: int) -> Any:

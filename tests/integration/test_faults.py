@@ -198,6 +198,19 @@ def test_models_and_devices_that_cannot_be(mrl, config, folder, override, words)
     assert not folder.exists()
 
 
+def test_shipped_pairs_start_in_any_folder_or_say_what_they_miss(mrl, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    smaller = ("rounds=1", "prompts=1", "evaluation.items=1", "task.size=4", "task.eval_size=4")
+    assert mrl("train", "arithmetic-pair", "--unvalidated", *smaller)[0] == 0
+    code, message = mrl("train", "demo-pair", "--unvalidated")
+    assert code == 2
+    assert (
+        f"runs/demo/data/train.jsonl: No such file or directory, looked for from {tmp_path} "
+        in message
+    )
+    assert "mrl demo writes it" in message
+
+
 def test_a_folder_is_no_file_to_write(mrl, config, folder, tmp_path):
     path = config()
     assert mrl("train", path)[0] == 0
