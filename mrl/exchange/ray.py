@@ -36,10 +36,6 @@ class ExchangeHolder:
         """Call a method of the exchange."""
         return getattr(self._exchange, name)(*args, **settings)
 
-    def collect(self, *args: Any, **settings: Any) -> list[bytes]:
-        """See `Exchange.collect`; the records encoded."""
-        return [record.encode() for record in self._exchange.collect(*args, **settings)]
-
 
 def start(config: RunConfig, task: Task, folder: Path, node: str, /) -> Any:
     """Start the actor on a machine: the driver's, so that a file in the run's folder is local."""
@@ -113,11 +109,25 @@ class RayExchange:
         round: int,
     ) -> list[Record]:
         """See `Exchange.collect`."""
-        asked = receiver, list(prompt_ids), frozenset(needs), limit, max_staleness
-        encoded: list[bytes] = once(
-            lambda: self._fetch(self._actor.collect.remote(*asked, round=round), self._timeout)
+        encoded = self.collect_encoded(
+            receiver, prompt_ids, needs, limit, max_staleness, round=round
         )
         return [decode(one) for one in encoded]
+
+    def collect_encoded(
+        self,
+        receiver: str,
+        prompt_ids: Iterable[str],
+        needs: AbstractSet[str],
+        limit: Limit = None,
+        max_staleness: int = 0,
+        *,
+        round: int,
+    ) -> list[bytes]:
+        """See `Exchange.collect_encoded`."""
+        asked = receiver, list(prompt_ids), frozenset(needs), limit, max_staleness
+        encoded: list[bytes] = self._call("collect_encoded", *asked, round=round)
+        return encoded
 
     def traffic(self, round: int | None = None) -> list[TrafficRow]:
         """See `Exchange.traffic`."""

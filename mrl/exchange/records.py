@@ -20,6 +20,8 @@ from mrl.exchange.framing import RecordError, seal, unseal
 
 FinishReason = Literal["eos", "length"]
 
+_set = object.__setattr__  # records are frozen
+
 
 class RecordKey(NamedTuple):
     """What makes a record unique; a second record with the same key is never stored."""
@@ -101,11 +103,11 @@ class RolloutRecord(Record):
         Position in its group, >= 0.
     text : bytes
         The response without turn-end tokens, at most 1 MiB.
-    source_ids : array_like of int, shape (T,)
-        Token ids as sampled by the source.
-    source_logprobs : array_like, shape (T,)
-        Log-probabilities of those tokens at the real sampling distribution, in nats. NaN where the
-        engine gave none; infinities are refused.
+    source_ids : array_like of int, shape (T,), or bytes
+        Token ids as sampled by the source; as bytes: little-endian 32-bit integers.
+    source_logprobs : array_like, shape (T,), or bytes
+        Log-probabilities of those tokens at the real sampling distribution, in nats; as bytes:
+        little-endian 64-bit floats. NaN where the engine gave none; infinities are refused.
     canonical : bool
         Whether `source_ids` is what the source's tokenizer makes of `text`.
     reward : float or None
@@ -166,8 +168,8 @@ class RolloutRecord(Record):
             self.version,
             self.index,
             self.text,
-            self.source_ids.astype("<i4").tobytes(),
-            self.source_logprobs.astype("<f8", copy=False).tobytes(),
+            self.source_ids.astype(check.WIRE_ID).tobytes(),
+            self.source_logprobs.astype(check.WIRE_LOGPROB, copy=False).tobytes(),
             self.canonical,
             self.reward,
             self.finish_reason,
@@ -177,8 +179,9 @@ class RolloutRecord(Record):
 
     @classmethod
     def _from_wire(cls, values: list[Any], /) -> Self:
-        values[5] = check.unpacked("source_ids", values[5], "<i4")
-        values[6] = check.unpacked("source_logprobs", values[6], "<f8")
+        if type(values[5]) is not bytes or type(values[6]) is not bytes:
+            got = " and ".join(type(packed).__name__ for packed in values[5:7])
+            raise RecordError("type", f"source_ids and source_logprobs are {got}; expected bytes")
         return cls(*values)
 
 
@@ -302,7 +305,7 @@ def decode(data: bytes, /) -> Record:
         If the bytes are damaged, of another schema or kind, or hold an invalid field.
     """
     kind, *values = unseal(data)
-    record_type = RECORD_TYPES.get(kind) if isinstance(kind, str) else None
+    record_type = RECORD_TYPES.get(kind) if type(kind) is str else None
     if record_type is None:
         raise RecordError("kind", f"record kind {kind!r}; expected one of {sorted(RECORD_TYPES)}")
     expected = _FIELDS[kind]
@@ -330,10 +333,6 @@ def statistics(rewards: Sequence[float | None], /) -> dict[str, Any]:
         return {"n": 0, "mean": 0.0, "M2": 0.0, "min": 0.0, "max": 0.0}
     n, mean, m2, low, high = (field.item() for field in population)
     return {"n": int(n), "mean": mean, "M2": m2, "min": low, "max": high}
-
-
-def _set(record: Record, field: str, value: Any, /) -> None:
-    object.__setattr__(record, field, value)
 
 
 def _check_finish(reason: Any, /) -> None:

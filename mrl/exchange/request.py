@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from mrl.errors import RunError
 from mrl.exchange.fields import MAX_COUNT
@@ -14,6 +14,13 @@ from mrl.exchange.framing import RecordError
 from mrl.exchange.records import RECORD_TYPES, Record, decode
 
 Limit = int | Mapping[str, int] | None
+
+
+class Sealed(NamedTuple):
+    """A record and an encoding of it: its own, or the one that arrived, if a peer's differs."""
+
+    record: Record
+    encoded: bytes
 
 
 class ExchangeError(RunError):
@@ -109,13 +116,18 @@ def absent(closed: Mapping[str, int], round: int, policies: Iterable[str], /) ->
     return frozenset(policy for policy in policies if closed.get(policy, -1) < round)
 
 
-def decode_all(encoded: Iterable[bytes], /) -> tuple[list[Record], Counter[str]]:
+def decode_all(encoded: Iterable[bytes], /) -> tuple[list[Sealed], Counter[str]]:
     """Return the records in `encoded`, and how many could not be decoded, by reason."""
-    records: list[Record] = []
+    records: list[Sealed] = []
     refused: Counter[str] = Counter()
     for data in encoded:
         try:
-            records.append(decode(data))
+            records.append(Sealed(decode(data), data))
         except RecordError as error:
             refused[error.reason] += 1
     return records, refused
+
+
+def encode_all(records: Iterable[Record], /) -> list[Sealed]:
+    """Return the records with their encodings, or raise ``TypeError`` for what is none."""
+    return [Sealed(record, record.encode()) for record in checked_records(records)]
