@@ -16,7 +16,7 @@ MAX_SEGMENTS = 4096
 MAX_COUNT = 2**63 - 1
 # Squares of rewards and their sums stay finite, so no peer can overflow a receiver's statistics.
 MAX_REWARD = 1e100
-# On the wire token ids and log-probs are bytes of these numbers, in order.
+# On the wire token ids and log-probs are the bytes of these numbers, in order.
 WIRE_ID, WIRE_LOGPROB = np.dtype("<i4"), np.dtype("<f8")
 
 
@@ -81,6 +81,13 @@ def flag(field: str, value: Any, /) -> bool:
     return bool(value)
 
 
+def finish_reason(field: str, value: Any, /) -> str:
+    """Check how a response ended."""
+    if value not in ("eos", "length"):
+        raise RecordError("range", f"{field}={value!r}; expected 'eos' or 'length'")
+    return value
+
+
 def text(field: str, value: Any, /) -> bytes:
     """Check response text as bytes, of bounded size."""
     if type(value) is not bytes:
@@ -93,42 +100,32 @@ def text(field: str, value: Any, /) -> bytes:
 
 
 def token_ids(field: str, values: Any, /) -> NDArray[np.int64]:
-    """Return token ids, given as numbers or packed, as a read-only array of shape (T,)."""
-    if type(values) is bytes:
-        ids = _unpacked(field, values, WIRE_ID).astype(np.int64)
-        # The last byte of each holds its sign: all are ASCII if and only if no id is negative.
-        inside = values[WIRE_ID.itemsize - 1 :: WIRE_ID.itemsize].isascii()
-    else:
-        array = _vector(field, values)
-        if array.size and array.dtype.kind not in "iu":
-            raise _wrong_type(field, array.dtype, "integers")
-        ids = array.astype(np.int64)
-        # As unsigned numbers negative ids are the largest: one pass finds both kinds of misfit.
-        inside = not ids.size or ids.view(np.uint64).max() <= MAX_TOKEN_ID
-    if not inside:
+    """Return token ids as a read-only array of shape (T,)."""
+    array = _vector(field, values)
+    if array.size and array.dtype.kind not in "iu":
+        raise _wrong_type(field, array.dtype, "integers")
+    ids = array.astype(np.int64)
+    # As unsigned numbers negative ids are the largest, so one pass finds both kinds of misfit.
+    if ids.size and ids.view(np.uint64).max() > MAX_TOKEN_ID:
         raise RecordError(
             "range", f"{field} spans {ids.min()} to {ids.max()}; expected 0 to {MAX_TOKEN_ID}"
         )
-    ids.setflags(write=False)
-    return ids
+    return _frozen(ids)
 
 
 def logprobs(field: str, values: Any, /) -> NDArray[np.float64]:
-    """Return log-probabilities, given as numbers or packed, as a read-only array of shape (T,).
+    """Return log-probabilities as a read-only array of shape (T,); NaN: the engine gave none."""
+    array = _vector(field, values)
+    if array.size and array.dtype.kind not in "fiu":
+        raise _wrong_type(field, array.dtype, "floats")
+    return _frozen(without_infinity(field, array.astype(np.float64)))
 
-    NaN: the engine gave none.
-    """
-    if type(values) is bytes:  # which do not change: no copy
-        array = _unpacked(field, values, WIRE_LOGPROB).astype(np.float64, copy=False)
-    else:
-        array = _vector(field, values)
-        if array.size and array.dtype.kind not in "fiu":
-            raise _wrong_type(field, array.dtype, "floats")
-        array = array.astype(np.float64)
+
+def without_infinity(field: str, array: NDArray[np.float64], /) -> NDArray[np.float64]:
+    """Check that numbers are finite or NaN."""
     # A finite sum of squares rules infinities out in a fraction of the time of looking for them.
     if not math.isfinite(np.vdot(array, array)) and np.isinf(array).any():
         raise RecordError("nonfinite", f"{field} holds an infinity; a sampled token has none")
-    array.setflags(write=False)
     return array
 
 
@@ -161,14 +158,14 @@ def segments(field: str, values: Any, size: int, /) -> tuple[Segment, ...]:
     return tuple(checked)
 
 
-def _unpacked(field: str, data: bytes, dtype: np.dtype[Any], /) -> NDArray[Any]:
-    tokens, rest = divmod(len(data), dtype.itemsize)
-    if rest:
+def unpacked(field: str, data: Any, dtype: np.dtype[Any], /) -> NDArray[Any]:
+    """Return the array that arrived as bytes."""
+    if not isinstance(data, bytes):
+        raise RecordError("type", f"{field} is {type(data).__name__}; expected bytes")
+    if len(data) % dtype.itemsize:
         raise RecordError(
             "length", f"{field} has {len(data)} bytes; expected a multiple of {dtype.itemsize}"
         )
-    if tokens > MAX_TOKENS:
-        raise _too_many(field, tokens)
     return np.frombuffer(data, dtype)
 
 
@@ -180,12 +177,15 @@ def _vector(field: str, values: Any, /) -> NDArray[Any]:
     if array.ndim != 1:
         raise RecordError("type", f"{field} has shape {array.shape}; expected (tokens,)")
     if array.size > MAX_TOKENS:
-        raise _too_many(field, array.size)
+        raise RecordError(
+            "size", f"{field} has {array.size} tokens; at most {MAX_TOKENS} are allowed"
+        )
     return array
 
 
-def _too_many(field: str, tokens: int, /) -> RecordError:
-    return RecordError("size", f"{field} has {tokens} tokens; at most {MAX_TOKENS} are allowed")
+def _frozen(array: NDArray[Any], /) -> NDArray[Any]:
+    array.flags.writeable = False
+    return array
 
 
 def _wrong_type(field: str, value: Any, expected: str, /) -> RecordError:

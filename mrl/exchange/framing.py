@@ -56,7 +56,7 @@ def unseal(data: bytes, /) -> list[Any]:
     RecordError
         If the bytes are not exactly one undamaged record of this schema.
     """
-    body = memoryview(intact(data))[_HEADER.size :]
+    body = _body(data)
     try:
         fields = msgpack.unpackb(body)
     except (ValueError, msgpack.UnpackException) as error:
@@ -67,22 +67,27 @@ def unseal(data: bytes, /) -> list[Any]:
 
 
 def intact(data: bytes, /) -> bytes:
-    """Return the bytes of one record as they were sealed; its fields are not looked at.
+    """Return the bytes of one record, undamaged; its fields are not looked at.
 
     Raises
     ------
     RecordError
         If they are not exactly one undamaged record of this schema.
     """
-    if not isinstance(data, bytes):
-        raise RecordError("type", f"a record arrived as {type(data).__name__}; expected bytes")
-    body = memoryview(data)[_HEADER.size :]
-    if len(data) > MAX_RECORD_BYTES or data[: _HEADER.size] != _header(body):
-        raise _damage(data)
+    _body(data)
     return data
 
 
-def _header(body: bytes | memoryview, /) -> bytes:
+def _body(data: bytes, /) -> bytes:
+    if type(data) is not bytes:
+        raise RecordError("type", f"a record arrived as {type(data).__name__}; expected bytes")
+    body = data[_HEADER.size :]
+    if len(data) > MAX_RECORD_BYTES or data[: _HEADER.size] != _header(body):
+        raise _damage(data)
+    return body
+
+
+def _header(body: bytes, /) -> bytes:
     return _HEADER.pack(MAGIC, SCHEMA, len(body), zlib.crc32(body))
 
 

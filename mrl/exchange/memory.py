@@ -11,15 +11,14 @@ from typing import Self
 import msgpack
 
 from mrl.exchange.admission import OPEN, Admission
-from mrl.exchange.records import Record, RecordKey, decode
+from mrl.exchange.batches import Sealed, accept, decode_all, encode_all
+from mrl.exchange.records import Record, RecordKey
 from mrl.exchange.request import (
     ExchangeError,
     Limit,
     Request,
-    Sealed,
     absent,
-    decode_all,
-    encode_all,
+    checked_records,
     round_to_wait_for,
     whole_number,
 )
@@ -79,11 +78,11 @@ class MemoryExchange:
 
     def publish(self, records: Iterable[Record], /) -> int:
         """See `Exchange.publish`."""
-        return self._store(encode_all(records), Counter(), None)
+        return self._store(encode_all(checked_records(records)), Counter(), None)
 
     def publish_encoded(self, encoded: Iterable[bytes], /, *, sender: str | None = None) -> int:
         """See `Exchange.publish_encoded`."""
-        return self._store(*decode_all(encoded), sender)
+        return self._store(*accept(encoded), sender)
 
     def _store(self, sent: list[Sealed], damaged: Counter[str], sender: str | None, /) -> int:
         with self._changed:
@@ -95,7 +94,7 @@ class MemoryExchange:
         self._state.refused[self._admission.counted_for(sender), reason] += count
 
     def _take(self, one: Sealed, sender: str | None, /) -> bool:
-        state, record, key = self._state, one.record, one.record.key
+        state, (record, key, encoded) = self._state, one
         policy = key.policy_id if sender is None else sender
         reason = self._admission.refusal(record, sender, state.floor)
         if reason is not None:
@@ -104,7 +103,7 @@ class MemoryExchange:
         group = state.group(record)
         known = group.get((key.position, key.kind))
         if known is not None:
-            if known.encoded != one.encoded and known.record != record:
+            if known.encoded != encoded and known.record != record:
                 self._refuse(policy, "conflict")
             return False
         quota = self._admission.quota_of(key.policy_id)
@@ -112,7 +111,7 @@ class MemoryExchange:
             self._refuse(policy, "quota")
             return False
         group[key.position, key.kind] = one
-        state.traffic.add(key.version, key.policy_id, PUBLISHED, key.kind, len(one.encoded))
+        state.traffic.add(key.version, key.policy_id, PUBLISHED, key.kind, len(encoded))
         return True
 
     def close_round(self, policy: str, round: int, /) -> None:
@@ -171,12 +170,11 @@ class MemoryExchange:
             seen = state.delivered.setdefault((receiver, round), set())
             fresh = []
             for one in self._matching(request):
-                key = one.record.key
+                _, key, encoded = one
                 if key not in seen:
                     seen.add(key)
                     fresh.append(one)
-                    size = len(one.encoded)
-                    state.traffic.add(round, key.policy_id, receiver, key.kind, size)
+                    state.traffic.add(round, key.policy_id, receiver, key.kind, len(encoded))
             return fresh
 
     def _matching(self, request: Request, /) -> Iterator[Sealed]:
@@ -253,9 +251,9 @@ class MemoryExchange:
                 refused=Counter({(policy, reason): n for policy, reason, n in refused}),
                 closed=closed,
             )
-            for record, data in zip(map(decode, encoded), encoded, strict=True):
-                place = record.key.position, record.KIND
-                state.group(record)[place] = Sealed(record, data)
+            for record, data in zip(decode_all(encoded), encoded, strict=True):
+                key = record.key
+                state.group(record)[key.position, key.kind] = Sealed(record, key, data)
             for receiver, round, keys in delivered:
                 state.delivered[receiver, round] = {RecordKey(*key) for key in keys}
         except (ValueError, TypeError, msgpack.UnpackException) as error:

@@ -14,8 +14,9 @@ import ray
 
 from mrl.config import RunConfig
 from mrl.distributed import once
+from mrl.exchange.batches import decode_all
 from mrl.exchange.opening import open_exchange
-from mrl.exchange.records import Record, decode
+from mrl.exchange.records import Record
 from mrl.exchange.request import Limit, checked_records, round_to_wait_for
 from mrl.exchange.traffic import Refusals, TrafficRow
 from mrl.runtime.waiting import fetch
@@ -109,10 +110,8 @@ class RayExchange:
         round: int,
     ) -> list[Record]:
         """See `Exchange.collect`."""
-        encoded = self.collect_encoded(
-            receiver, prompt_ids, needs, limit, max_staleness, round=round
-        )
-        return [decode(one) for one in encoded]
+        asked = receiver, prompt_ids, needs, limit, max_staleness
+        return decode_all(self.collect_encoded(*asked, round=round))
 
     def collect_encoded(
         self,

@@ -20,8 +20,6 @@ from mrl.exchange.framing import RecordError, seal, unseal
 
 FinishReason = Literal["eos", "length"]
 
-_set = object.__setattr__  # records are frozen
-
 
 class RecordKey(NamedTuple):
     """What makes a record unique; a second record with the same key is never stored."""
@@ -103,11 +101,11 @@ class RolloutRecord(Record):
         Position in its group, >= 0.
     text : bytes
         The response without turn-end tokens, at most 1 MiB.
-    source_ids : array_like of int, shape (T,), or bytes
-        Token ids as sampled by the source; as bytes: little-endian 32-bit integers.
-    source_logprobs : array_like, shape (T,), or bytes
-        Log-probabilities of those tokens at the real sampling distribution, in nats; as bytes:
-        little-endian 64-bit floats. NaN where the engine gave none; infinities are refused.
+    source_ids : array_like of int, shape (T,)
+        Token ids as sampled by the source.
+    source_logprobs : array_like, shape (T,)
+        Log-probabilities of those tokens at the real sampling distribution, in nats. NaN where the
+        engine gave none; infinities are refused.
     canonical : bool
         Whether `source_ids` is what the source's tokenizer makes of `text`.
     reward : float or None
@@ -149,7 +147,7 @@ class RolloutRecord(Record):
                 "length",
                 f"{ids.size} source_ids but {logprobs.size} source_logprobs; expected one each",
             )
-        _check_finish(self.finish_reason)
+        check.finish_reason("finish_reason", self.finish_reason)
         text = check.text("text", self.text)
         reward = None if self.reward is None else check.number("reward", self.reward)
         _set_identity(self)
@@ -179,9 +177,8 @@ class RolloutRecord(Record):
 
     @classmethod
     def _from_wire(cls, values: list[Any], /) -> Self:
-        if type(values[5]) is not bytes or type(values[6]) is not bytes:
-            got = " and ".join(type(packed).__name__ for packed in values[5:7])
-            raise RecordError("type", f"source_ids and source_logprobs are {got}; expected bytes")
+        values[5] = check.unpacked("source_ids", values[5], check.WIRE_ID)
+        values[6] = check.unpacked("source_logprobs", values[6], check.WIRE_LOGPROB)
         return cls(*values)
 
 
@@ -285,7 +282,7 @@ class SuccessRecord(Record):
         _set(self, "index", check.count("index", self.index))
         text = check.text("text", self.text)
         _set(self, "segments", check.segments("segments", self.segments, len(text)))
-        _check_finish(self.finish_reason)
+        check.finish_reason("finish_reason", self.finish_reason)
         check.name("verifier_id", self.verifier_id)
         _set(self, "verdict", check.flag("verdict", self.verdict))
 
@@ -304,8 +301,19 @@ def decode(data: bytes, /) -> Record:
     RecordError
         If the bytes are damaged, of another schema or kind, or hold an invalid field.
     """
-    kind, *values = unseal(data)
-    record_type = RECORD_TYPES.get(kind) if type(kind) is str else None
+    return record_of(unseal(data))
+
+
+def record_of(unsealed: list[Any], /) -> Record:
+    """Return the record that has been unsealed, of whichever type it is.
+
+    Raises
+    ------
+    RecordError
+        If it is of another kind, or holds an invalid field.
+    """
+    kind, *values = unsealed
+    record_type = RECORD_TYPES.get(kind) if isinstance(kind, str) else None
     if record_type is None:
         raise RecordError("kind", f"record kind {kind!r}; expected one of {sorted(RECORD_TYPES)}")
     expected = _FIELDS[kind]
@@ -335,9 +343,8 @@ def statistics(rewards: Sequence[float | None], /) -> dict[str, Any]:
     return {"n": int(n), "mean": mean, "M2": m2, "min": low, "max": high}
 
 
-def _check_finish(reason: Any, /) -> None:
-    if reason not in ("eos", "length"):
-        raise RecordError("range", f"finish_reason={reason!r}; expected 'eos' or 'length'")
+def _set(record: Record, field: str, value: Any, /) -> None:
+    object.__setattr__(record, field, value)
 
 
 def _set_identity(record: Record, /) -> None:

@@ -2,25 +2,16 @@
 
 import math
 import threading
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 from mrl.errors import RunError
 from mrl.exchange.fields import MAX_COUNT
-from mrl.exchange.framing import RecordError
-from mrl.exchange.records import RECORD_TYPES, Record, decode
+from mrl.exchange.records import RECORD_TYPES, Record
 
 Limit = int | Mapping[str, int] | None
-
-
-class Sealed(NamedTuple):
-    """A record and an encoding of it: its own, or the one that arrived, if a peer's differs."""
-
-    record: Record
-    encoded: bytes
 
 
 class ExchangeError(RunError):
@@ -114,20 +105,3 @@ def round_to_wait_for(round: int, timeout: float, /) -> None:
 def absent(closed: Mapping[str, int], round: int, policies: Iterable[str], /) -> frozenset[str]:
     """Return which policies have not closed a round; `closed` has the last that each did."""
     return frozenset(policy for policy in policies if closed.get(policy, -1) < round)
-
-
-def decode_all(encoded: Iterable[bytes], /) -> tuple[list[Sealed], Counter[str]]:
-    """Return the records in `encoded`, and how many could not be decoded, by reason."""
-    records: list[Sealed] = []
-    refused: Counter[str] = Counter()
-    for data in encoded:
-        try:
-            records.append(Sealed(decode(data), data))
-        except RecordError as error:
-            refused[error.reason] += 1
-    return records, refused
-
-
-def encode_all(records: Iterable[Record], /) -> list[Sealed]:
-    """Return the records with their encodings, or raise ``TypeError`` for what is none."""
-    return [Sealed(record, record.encode()) for record in checked_records(records)]

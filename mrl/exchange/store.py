@@ -14,6 +14,7 @@ import msgpack
 
 from mrl.exchange import sql
 from mrl.exchange.admission import OPEN, UNKNOWN, Admission
+from mrl.exchange.batches import Sealed, accept, decode_all, encode_all
 from mrl.exchange.database import Database
 from mrl.exchange.framing import intact
 from mrl.exchange.records import RECORD_TYPES, Record, decode
@@ -21,10 +22,8 @@ from mrl.exchange.request import (
     ExchangeError,
     Limit,
     Request,
-    Sealed,
     absent,
-    decode_all,
-    encode_all,
+    checked_records,
     round_to_wait_for,
     whole_number,
 )
@@ -73,11 +72,11 @@ class SQLiteExchange:
 
     def publish(self, records: Iterable[Record], /) -> int:
         """See `Exchange.publish`."""
-        return self._store(encode_all(records), Counter(), None)
+        return self._store(encode_all(checked_records(records)), Counter(), None)
 
     def publish_encoded(self, encoded: Iterable[bytes], /, *, sender: str | None = None) -> int:
         """See `Exchange.publish_encoded`."""
-        return self._store(*decode_all(encoded), sender)
+        return self._store(*accept(encoded), sender)
 
     def _store(self, sent: list[Sealed], damaged: Counter[str], sender: str | None, /) -> int:
         refused: Counter[tuple[str, str]] = Counter()
@@ -87,8 +86,7 @@ class SQLiteExchange:
         with self._file.writing() as db:
             floor = self._file.state("floor")
             room: dict[tuple[str, int], float] = {}
-            for record, encoded in sent:
-                key = record.key
+            for record, key, encoded in sent:
                 policy = self._admission.counted_for(key.policy_id if sender is None else sender)
                 reason = self._admission.refusal(record, sender, floor)
                 if reason is not None:
@@ -149,7 +147,7 @@ class SQLiteExchange:
     ) -> list[Record]:
         """See `Exchange.collect`."""
         request = Request.of(receiver, prompt_ids, needs, limit, max_staleness, round)
-        return self._deliver(request, decode)
+        return self._deliver(request, decode_all)
 
     def collect_encoded(
         self,
@@ -163,9 +161,9 @@ class SQLiteExchange:
     ) -> list[bytes]:
         """See `Exchange.collect_encoded`."""
         request = Request.of(receiver, prompt_ids, needs, limit, max_staleness, round)
-        return self._deliver(request, intact)
+        return self._deliver(request, lambda encoded: [intact(data) for data in encoded])
 
-    def _deliver(self, request: Request, read: Callable[[bytes], T], /) -> list[T]:
+    def _deliver(self, request: Request, read: Callable[[list[bytes]], list[T]], /) -> list[T]:
         receiver, round = request.receiver, request.round
         with self._file.writing() as db:
             fresh = [row for row in self._matching(db, request) if not row.seen]
@@ -176,7 +174,7 @@ class SQLiteExchange:
             db.executemany("INSERT INTO delivery VALUES (?, ?, ?)", deliveries)
             db.executemany(sql.ADD_TRAFFIC, traffic.rows())
             # Read inside the transaction: a damaged file must not count as a delivery.
-            return [read(row.encoded) for row in fresh]
+            return read([row.encoded for row in fresh])
 
     def _matching(self, db: Connection, request: Request, /) -> Iterator[sql.Candidate]:
         """Yield what the request asks for, delivered before or not."""
