@@ -78,7 +78,7 @@ def _rollouts(rows: list[list[Any]], /) -> list[RolloutRecord]:
     if not rows:
         return []
     try:
-        columns = _checked(*list(zip(*rows, strict=True))[1:])
+        columns = _checked(rows)
     except (TypeError, ValueError):
         return []
     records = [object.__new__(RolloutRecord) for _ in rows]
@@ -87,50 +87,42 @@ def _rollouts(rows: list[list[Any]], /) -> list[RolloutRecord]:
     return records
 
 
-def _checked(
-    prompts: Sequence[Any],
-    policies: Sequence[Any],
-    versions: Sequence[Any],
-    indices: Sequence[Any],
-    texts: Sequence[Any],
-    ids: Sequence[Any],
-    logprobs: Sequence[Any],
-    canonical: Sequence[Any],
-    rewards: Sequence[Any],
-    reasons: Sequence[Any],
-    fingerprints: Sequence[Any],
-    segments: Sequence[Any],
-    /,
-) -> list[Sequence[Any]]:
-    """Return the fields of rollouts as records have them: one after the other, each of all.
+def _checked(rows: list[list[Any]], /) -> list[list[Any]]:
+    """Return each field of all rollouts, in order, as records have them.
 
     Raises
     ------
     TypeError, ValueError
         If a value is invalid, or of another type than a record's encoding has.
     """
+    fields = [list(values) for values in zip(*rows, strict=True)][1:]
+    prompts, policies, versions, indices, texts, ids, logprobs = fields[:7]
+    canonical, rewards, reasons, fingerprints, segments = fields[7:]
     verified = [reward for reward in rewards if reward is not None]
-    given = {int: (versions, indices), bytes: (texts, ids, logprobs)}
-    for kind, columns in {**given, bool: (canonical,), float: (verified,)}.items():
-        if not set(map(type, (value for column in columns for value in column))) <= {kind}:
-            raise TypeError(f"expected {kind.__name__}")
-    # Of equal values one is enough, and of ordered ones the extremes.
+    for kind, values in (
+        (int, (*versions, *indices)),
+        (bytes, (*texts, *ids, *logprobs)),
+        (bool, canonical),
+        (float, verified),
+    ):
+        if not set(map(type, values)) <= {kind}:
+            raise TypeError(f"not all of {kind}")
+    # Of equal values one is enough to check, and of lengths the largest.
     for name in {*prompts, *policies, *fingerprints}:
         check.name("name", name)
-    for reason in set(reasons):
-        check.finish_reason("finish_reason", reason)
+    for number in {*versions, *indices}:
+        check.count("number", number)
     for reward in set(verified):
         check.number("reward", reward)
-    for number in (*versions, *indices):
-        check.count("count", number)
+    for reason in set(reasons):
+        check.finish_reason("finish_reason", reason)
     check.text("text", max(texts, key=len))
-    parts = [
+    fields[11] = [
         check.segments("segments", part, len(text)) if part != [] else ()
         for part, text in zip(segments, texts, strict=True)
     ]
-    arrays = _arrays(ids, logprobs)
-    before, after = (prompts, policies, versions, indices, texts), (canonical, rewards, reasons)
-    return [*before, *arrays, *after, fingerprints, parts]
+    fields[5], fields[6] = _arrays(ids, logprobs)
+    return fields
 
 
 def _arrays(ids: Sequence[bytes], logprobs: Sequence[bytes], /) -> tuple[list[Any], list[Any]]:
@@ -148,7 +140,7 @@ def _arrays(ids: Sequence[bytes], logprobs: Sequence[bytes], /) -> tuple[list[An
     ]
     sizes = list(map(len, ids_of))
     if sizes != list(map(len, logprobs_of)) or max(sizes) > check.MAX_TOKENS:
-        raise ValueError(f"arrays of {max(sizes)} tokens at most")
+        raise ValueError("arrays of different or too large size")
     # The last byte of each id holds its sign: all are ASCII if and only if no id is negative.
     if not b"".join(ids)[3::4].isascii():
         raise ValueError("negative token ids")
