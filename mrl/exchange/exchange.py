@@ -123,6 +123,22 @@ class Exchange(Protocol):
         """
         ...
 
+    def collect_encoded(
+        self,
+        receiver: str,
+        prompt_ids: Iterable[str],
+        needs: AbstractSet[str],
+        limit: Limit = None,
+        max_staleness: int = 0,
+        *,
+        round: int,
+    ) -> list[bytes]:
+        """As `collect`, but return the records' bytes: what a transport carries to a receiver.
+
+        They are as they were sent where the record came by `publish_encoded`.
+        """
+        ...
+
     def traffic(self, round: int | None = None) -> list[TrafficRow]:
         """Return tidy counts of records and bytes, sorted; of one round, or of all."""
         ...

@@ -16,6 +16,8 @@ MAX_SEGMENTS = 4096
 MAX_COUNT = 2**63 - 1
 # Squares of rewards and their sums stay finite, so no peer can overflow a receiver's statistics.
 MAX_REWARD = 1e100
+# On the wire token ids and log-probs are the bytes of these numbers, in order.
+WIRE_ID, WIRE_LOGPROB = np.dtype("<i4"), np.dtype("<f8")
 
 
 class Segment(NamedTuple):
@@ -81,6 +83,13 @@ def flag(field: str, value: Any, /) -> bool:
     return value
 
 
+def finish_reason(field: str, value: Any, /) -> str:
+    """Check how a response ended."""
+    if value not in ("eos", "length"):
+        raise RecordError("range", f"{field}={value!r}; expected 'eos' or 'length'")
+    return value
+
+
 def text(field: str, value: Any, /) -> bytes:
     """Check response text as bytes, of bounded size."""
     if type(value) is not bytes:
@@ -111,12 +120,16 @@ def logprobs(field: str, values: Any, /) -> NDArray[np.float64]:
     array = _vector(field, values)
     if array.size and array.dtype.kind not in "fiu":
         raise _wrong_type(field, array.dtype, "floats")
-    array = array.astype(np.float64)
+    return _frozen(without_infinity(field, array.astype(np.float64)))
+
+
+def without_infinity(field: str, array: NDArray[np.float64], /) -> NDArray[np.float64]:
+    """Check that numbers are finite or NaN."""
     # A finite sum of squares rules infinities out in a fraction of the time of looking for them
     # (vdot, since dot warns of them).
     if not math.isfinite(np.vdot(array, array)) and np.isinf(array).any():
         raise RecordError("nonfinite", f"{field} holds an infinity; a sampled token has none")
-    return _frozen(array)
+    return array
 
 
 def segments(field: str, values: Any, size: int, /) -> tuple[Segment, ...]:
@@ -149,13 +162,12 @@ def segments(field: str, values: Any, size: int, /) -> tuple[Segment, ...]:
 
 
 def unpacked(field: str, data: Any, dtype: np.dtype[Any], /) -> NDArray[Any]:
-    """Return the array that arrived as bytes of the given little-endian type."""
+    """Return the array that arrived as bytes."""
     if not isinstance(data, bytes):
         raise RecordError("type", f"{field} is {type(data).__name__}; expected bytes")
     if len(data) % dtype.itemsize:
         raise RecordError(
-            "length",
-            f"{field} has {len(data)} bytes; expected a multiple of {dtype.itemsize}",
+            "length", f"{field} has {len(data)} bytes; expected a multiple of {dtype.itemsize}"
         )
     return np.frombuffer(data, dtype)
 

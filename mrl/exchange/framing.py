@@ -44,8 +44,8 @@ class RecordError(ValueError):
 
 def seal(fields: list[Any], /) -> bytes:
     """Bytes of one record with the given fields."""
-    body = msgpack.packb(fields, use_bin_type=True)
-    return _HEADER.pack(MAGIC, SCHEMA, len(body), zlib.crc32(body)) + body
+    body = msgpack.packb(fields)
+    return _header(body) + body
 
 
 def unseal(data: bytes, /) -> list[Any]:
@@ -56,30 +56,60 @@ def unseal(data: bytes, /) -> list[Any]:
     RecordError
         If the bytes are not exactly one undamaged record of this schema.
     """
-    if not isinstance(data, bytes):
-        raise RecordError("type", f"a record arrived as {type(data).__name__}; expected bytes")
-    size = len(data)
-    if size > MAX_RECORD_BYTES:
-        raise RecordError("size", f"record of {size} bytes; at most {MAX_RECORD_BYTES} are allowed")
-    if size < _HEADER.size:
-        raise RecordError("truncated", f"record of {size} bytes; its header has {_HEADER.size}")
-    magic, schema, length, checksum = _HEADER.unpack_from(data)
-    if magic != MAGIC:
-        raise RecordError("magic", f"record starts with {magic!r}; expected {MAGIC!r}")
-    if schema != SCHEMA:
-        raise RecordError(
-            "schema", f"record schema {schema}; this version reads schema {SCHEMA} only"
-        )
-    body = memoryview(data)[_HEADER.size :]
-    if len(body) != length:
-        reason = "truncated" if len(body) < length else "trailing"
-        raise RecordError(reason, f"record body has {len(body)} bytes; its header says {length}")
-    if zlib.crc32(body) != checksum:
-        raise RecordError("checksum", "record body does not match its checksum; send it again")
+    body = _body(data)
     try:
-        fields = msgpack.unpackb(body, raw=False)
+        fields = msgpack.unpackb(body)
     except (ValueError, msgpack.UnpackException) as error:
         raise RecordError("malformed", f"record body is not msgpack: {error}") from error
     if not isinstance(fields, list) or not fields:
         raise RecordError("malformed", "record body is not an array of fields")
     return fields
+
+
+def intact(data: bytes, /) -> bytes:
+    """Return the bytes of one record, undamaged; its fields are not looked at.
+
+    Raises
+    ------
+    RecordError
+        If they are not exactly one undamaged record of this schema.
+    """
+    _body(data)
+    return data
+
+
+def _body(data: bytes, /) -> bytes:
+    if type(data) is not bytes:
+        raise RecordError("type", f"a record arrived as {type(data).__name__}; expected bytes")
+    body = data[_HEADER.size :]
+    if len(data) > MAX_RECORD_BYTES or data[: _HEADER.size] != _header(body):
+        raise _damage(data)
+    return body
+
+
+def _header(body: bytes, /) -> bytes:
+    return _HEADER.pack(MAGIC, SCHEMA, len(body), zlib.crc32(body))
+
+
+def _damage(data: bytes, /) -> RecordError:
+    """Say why bytes are not as any record was sealed."""
+    if len(data) > MAX_RECORD_BYTES:
+        return RecordError(
+            "size", f"record of {len(data)} bytes; at most {MAX_RECORD_BYTES} are allowed"
+        )
+    if len(data) < _HEADER.size:
+        return RecordError(
+            "truncated", f"record of {len(data)} bytes; its header has {_HEADER.size}"
+        )
+    magic, schema, length, _ = _HEADER.unpack_from(data)
+    if magic != MAGIC:
+        return RecordError("magic", f"record starts with {magic!r}; expected {MAGIC!r}")
+    if schema != SCHEMA:
+        return RecordError(
+            "schema", f"record schema {schema}; this version reads schema {SCHEMA} only"
+        )
+    size = len(data) - _HEADER.size
+    if size != length:
+        reason = "truncated" if size < length else "trailing"
+        return RecordError(reason, f"record body has {size} bytes; its header says {length}")
+    return RecordError("checksum", "record body does not match its checksum; send it again")

@@ -6,19 +6,19 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
-from typing import NamedTuple, Self
+from typing import Self
 
 import msgpack
 
 from mrl.exchange.admission import OPEN, Admission
-from mrl.exchange.records import Record, RecordKey, decode
+from mrl.exchange.batches import Sealed, accept, decode_all, encode_all
+from mrl.exchange.records import Record, RecordKey
 from mrl.exchange.request import (
     ExchangeError,
     Limit,
     Request,
     absent,
     checked_records,
-    decode_all,
     round_to_wait_for,
     whole_number,
 )
@@ -27,13 +27,8 @@ from mrl.exchange.traffic import PUBLISHED, Refusals, Traffic, TrafficRow, by_se
 _SNAPSHOT = "mrl-memory-exchange-2"
 
 
-class _Entry(NamedTuple):
-    record: Record
-    size: int
-
-
 # One group of one peer: its records by (index, kind).
-_GroupOf = dict[tuple[int, str], _Entry]
+_GroupOf = dict[tuple[int, str], Sealed]
 
 
 @dataclass
@@ -53,7 +48,7 @@ class _State:
         prompts = self.groups.setdefault(record.version, {})
         return prompts.setdefault(record.prompt_id, {}).setdefault(record.policy_id, {})
 
-    def entries(self) -> Iterator[_Entry]:
+    def entries(self) -> Iterator[Sealed]:
         for prompts in self.groups.values():
             for peers in prompts.values():
                 for group in peers.values():
@@ -83,24 +78,24 @@ class MemoryExchange:
 
     def publish(self, records: Iterable[Record], /) -> int:
         """See `Exchange.publish`."""
-        listed = checked_records(records)
-        with self._changed:
-            return sum(self._store(record, None) for record in listed)
+        return self._store(encode_all(checked_records(records)), Counter(), None)
 
     def publish_encoded(self, encoded: Iterable[bytes], /, *, sender: str | None = None) -> int:
         """See `Exchange.publish_encoded`."""
-        records, refused = decode_all(encoded)
+        return self._store(*accept(encoded), sender)
+
+    def _store(self, sent: list[Sealed], damaged: Counter[str], sender: str | None, /) -> int:
         with self._changed:
-            for reason, count in refused.items():
+            for reason, count in damaged.items():
                 self._refuse(sender, reason, count)
-            return sum(self._store(record, sender) for record in records)
+            return sum(self._take(one, sender) for one in sent)
 
     def _refuse(self, sender: str | None, reason: str, count: int = 1, /) -> None:
         self._state.refused[self._admission.counted_for(sender), reason] += count
 
-    def _store(self, record: Record, sender: str | None, /) -> bool:
-        state, key = self._state, record.key
-        policy = record.policy_id if sender is None else sender
+    def _take(self, one: Sealed, sender: str | None, /) -> bool:
+        state, (record, key, encoded) = self._state, one
+        policy = key.policy_id if sender is None else sender
         reason = self._admission.refusal(record, sender, state.floor)
         if reason is not None:
             self._refuse(policy, reason)
@@ -108,16 +103,15 @@ class MemoryExchange:
         group = state.group(record)
         known = group.get((key.position, key.kind))
         if known is not None:
-            if known.record != record:
+            if known.encoded != encoded and known.record != record:
                 self._refuse(policy, "conflict")
             return False
         quota = self._admission.quota_of(key.policy_id)
         if quota < math.inf and state.traffic.published(key.version, key.policy_id) >= quota:
             self._refuse(policy, "quota")
             return False
-        size = len(record.encode())
-        group[key.position, key.kind] = _Entry(record, size)
-        state.traffic.add(key.version, key.policy_id, PUBLISHED, key.kind, size)
+        group[key.position, key.kind] = one
+        state.traffic.add(key.version, key.policy_id, PUBLISHED, key.kind, len(encoded))
         return True
 
     def close_round(self, policy: str, round: int, /) -> None:
@@ -154,19 +148,36 @@ class MemoryExchange:
     ) -> list[Record]:
         """See `Exchange.collect`."""
         request = Request.of(receiver, prompt_ids, needs, limit, max_staleness, round)
+        return [one.record for one in self._deliver(request)]
+
+    def collect_encoded(
+        self,
+        receiver: str,
+        prompt_ids: Iterable[str],
+        needs: AbstractSet[str],
+        limit: Limit = None,
+        max_staleness: int = 0,
+        *,
+        round: int,
+    ) -> list[bytes]:
+        """See `Exchange.collect_encoded`."""
+        request = Request.of(receiver, prompt_ids, needs, limit, max_staleness, round)
+        return [one.encoded for one in self._deliver(request)]
+
+    def _deliver(self, request: Request, /) -> list[Sealed]:
         with self._changed:
-            state = self._state
+            state, receiver, round = self._state, request.receiver, request.round
             seen = state.delivered.setdefault((receiver, round), set())
             fresh = []
-            for entry in self._matching(request):
-                key = entry.record.key
+            for one in self._matching(request):
+                _, key, encoded = one
                 if key not in seen:
                     seen.add(key)
-                    fresh.append(entry.record)
-                    state.traffic.add(round, key.policy_id, receiver, key.kind, entry.size)
+                    fresh.append(one)
+                    state.traffic.add(round, key.policy_id, receiver, key.kind, len(encoded))
             return fresh
 
-    def _matching(self, request: Request, /) -> Iterator[_Entry]:
+    def _matching(self, request: Request, /) -> Iterator[Sealed]:
         """Yield what the request asks for, delivered before or not."""
         groups = self._state.groups
         window = [known for known in groups if request.oldest <= known <= request.round]
@@ -220,7 +231,7 @@ class MemoryExchange:
                 [
                     _SNAPSHOT,
                     state.floor,
-                    [entry.record.encode() for entry in state.entries()],
+                    [one.encoded for one in state.entries()],
                     [[*key, list(keys)] for key, keys in state.delivered.items()],
                     state.traffic.rows(),
                     [[*key, count] for key, count in state.refused.items()],
@@ -240,9 +251,9 @@ class MemoryExchange:
                 refused=Counter({(policy, reason): n for policy, reason, n in refused}),
                 closed=closed,
             )
-            for record in map(decode, encoded):
-                place = record.key.position, record.KIND
-                state.group(record)[place] = _Entry(record, len(record.encode()))
+            for record, data in zip(decode_all(encoded), encoded, strict=True):
+                key = record.key
+                state.group(record)[key.position, key.kind] = Sealed(record, key, data)
             for receiver, round, keys in delivered:
                 state.delivered[receiver, round] = {RecordKey(*key) for key in keys}
         except (ValueError, TypeError, msgpack.UnpackException) as error:

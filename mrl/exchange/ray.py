@@ -14,8 +14,9 @@ import ray
 
 from mrl.config import RunConfig
 from mrl.distributed import once
+from mrl.exchange.batches import decode_all
 from mrl.exchange.opening import open_exchange
-from mrl.exchange.records import Record, decode
+from mrl.exchange.records import Record
 from mrl.exchange.request import Limit, checked_records, round_to_wait_for
 from mrl.exchange.traffic import Refusals, TrafficRow
 from mrl.runtime.waiting import fetch
@@ -35,10 +36,6 @@ class ExchangeHolder:
     def call(self, name: str, *args: Any, **settings: Any) -> Any:
         """Call a method of the exchange."""
         return getattr(self._exchange, name)(*args, **settings)
-
-    def collect(self, *args: Any, **settings: Any) -> list[bytes]:
-        """See `Exchange.collect`; the records encoded."""
-        return [record.encode() for record in self._exchange.collect(*args, **settings)]
 
 
 def start(config: RunConfig, task: Task, folder: Path, node: str, /) -> Any:
@@ -113,11 +110,23 @@ class RayExchange:
         round: int,
     ) -> list[Record]:
         """See `Exchange.collect`."""
+        asked = receiver, prompt_ids, needs, limit, max_staleness
+        return decode_all(self.collect_encoded(*asked, round=round))
+
+    def collect_encoded(
+        self,
+        receiver: str,
+        prompt_ids: Iterable[str],
+        needs: AbstractSet[str],
+        limit: Limit = None,
+        max_staleness: int = 0,
+        *,
+        round: int,
+    ) -> list[bytes]:
+        """See `Exchange.collect_encoded`."""
         asked = receiver, list(prompt_ids), frozenset(needs), limit, max_staleness
-        encoded: list[bytes] = once(
-            lambda: self._fetch(self._actor.collect.remote(*asked, round=round), self._timeout)
-        )
-        return [decode(one) for one in encoded]
+        encoded: list[bytes] = self._call("collect_encoded", *asked, round=round)
+        return encoded
 
     def traffic(self, round: int | None = None) -> list[TrafficRow]:
         """See `Exchange.traffic`."""

@@ -150,7 +150,7 @@ class RolloutRecord(Record):
                 "length",
                 f"{ids.size} source_ids but {logprobs.size} source_logprobs; expected one each",
             )
-        _check_finish(self.finish_reason)
+        check.finish_reason("finish_reason", self.finish_reason)
         text = check.text("text", self.text)
         reward = None if self.reward is None else check.number("reward", self.reward)
         _set_identity(self)
@@ -169,8 +169,8 @@ class RolloutRecord(Record):
             self.version,
             self.index,
             self.text,
-            self.source_ids.astype(_WIRE_IDS).tobytes(),
-            self.source_logprobs.astype(_WIRE_LOGPROBS, copy=False).tobytes(),
+            self.source_ids.astype(check.WIRE_ID).tobytes(),
+            self.source_logprobs.astype(check.WIRE_LOGPROB, copy=False).tobytes(),
             self.canonical,
             self.reward,
             self.finish_reason,
@@ -180,8 +180,8 @@ class RolloutRecord(Record):
 
     @classmethod
     def _from_wire(cls, values: list[Any], /) -> Self:
-        values[5] = check.unpacked("source_ids", values[5], _WIRE_IDS)
-        values[6] = check.unpacked("source_logprobs", values[6], _WIRE_LOGPROBS)
+        values[5] = check.unpacked("source_ids", values[5], check.WIRE_ID)
+        values[6] = check.unpacked("source_logprobs", values[6], check.WIRE_LOGPROB)
         return cls(*values)
 
 
@@ -285,7 +285,7 @@ class SuccessRecord(Record):
         _set(self, "index", check.count("index", self.index))
         text = check.text("text", self.text)
         _set(self, "segments", check.segments("segments", self.segments, len(text)))
-        _check_finish(self.finish_reason)
+        check.finish_reason("finish_reason", self.finish_reason)
         check.name("verifier_id", self.verifier_id)
         _set(self, "verdict", check.flag("verdict", self.verdict))
 
@@ -304,7 +304,18 @@ def decode(data: bytes, /) -> Record:
     RecordError
         If the bytes are damaged, of another schema or kind, or hold an invalid field.
     """
-    kind, *values = unseal(data)
+    return record_of(unseal(data))
+
+
+def record_of(unsealed: list[Any], /) -> Record:
+    """Return the record that has been unsealed, of whichever type it is.
+
+    Raises
+    ------
+    RecordError
+        If it is of another kind, or holds an invalid field.
+    """
+    kind, *values = unsealed
     record_type = RECORD_TYPES.get(kind) if isinstance(kind, str) else None
     if record_type is None:
         raise RecordError("kind", f"record kind {kind!r}; expected one of {sorted(RECORD_TYPES)}")
@@ -346,11 +357,6 @@ def statistics_batch(
 
 def _set(record: Record, field: str, value: Any, /) -> None:
     object.__setattr__(record, field, value)
-
-
-def _check_finish(reason: Any, /) -> None:
-    if reason not in ("eos", "length"):
-        raise RecordError("range", f"finish_reason={reason!r}; expected 'eos' or 'length'")
 
 
 def _set_identity(record: Record, /) -> None:

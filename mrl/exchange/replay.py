@@ -144,11 +144,32 @@ class ReplayExchange:
     ) -> list[Record]:
         """See `Exchange.collect`; stored records count as published in the round they name."""
         request = Request.of(receiver, prompt_ids, needs, limit, max_staleness, round)
-        with _reading(self._path):
-            self._inner.publish(list(self._matching(request)))
+        self._stand_in(request)
         return self._inner.collect(
             receiver, request.prompts, needs, limit, max_staleness, round=round
         )
+
+    def collect_encoded(
+        self,
+        receiver: str,
+        prompt_ids: Iterable[str],
+        needs: AbstractSet[str],
+        limit: Limit = None,
+        max_staleness: int = 0,
+        *,
+        round: int,
+    ) -> list[bytes]:
+        """See `Exchange.collect_encoded`; stored records as for `collect`."""
+        request = Request.of(receiver, prompt_ids, needs, limit, max_staleness, round)
+        self._stand_in(request)
+        return self._inner.collect_encoded(
+            receiver, request.prompts, needs, limit, max_staleness, round=round
+        )
+
+    def _stand_in(self, request: Request, /) -> None:
+        """Publish the stored records in the window of a request."""
+        with _reading(self._path):
+            self._inner.publish(list(self._matching(request)))
 
     def _matching(self, request: Request, /) -> Iterator[Record]:
         """Yield the stored records in the window of a request."""

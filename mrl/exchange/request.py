@@ -2,7 +2,6 @@
 
 import math
 import threading
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
@@ -10,8 +9,7 @@ from typing import Any, Self
 
 from mrl.errors import RunError
 from mrl.exchange.fields import MAX_COUNT
-from mrl.exchange.framing import RecordError
-from mrl.exchange.records import RECORD_TYPES, Record, decode
+from mrl.exchange.records import RECORD_TYPES, Record
 
 Limit = int | Mapping[str, int] | None
 
@@ -107,15 +105,3 @@ def round_to_wait_for(round: int, timeout: float, /) -> None:
 def absent(closed: Mapping[str, int], round: int, policies: Iterable[str], /) -> frozenset[str]:
     """Return which policies have not closed a round; `closed` has the last that each did."""
     return frozenset(policy for policy in policies if closed.get(policy, -1) < round)
-
-
-def decode_all(encoded: Iterable[bytes], /) -> tuple[list[Record], Counter[str]]:
-    """Return the records in `encoded`, and how many could not be decoded, by reason."""
-    records: list[Record] = []
-    refused: Counter[str] = Counter()
-    for data in encoded:
-        try:
-            records.append(decode(data))
-        except RecordError as error:
-            refused[error.reason] += 1
-    return records, refused

@@ -3,18 +3,20 @@
 import math
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from itertools import groupby
 from os import PathLike
 from sqlite3 import Connection
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import msgpack
 
 from mrl.exchange import sql
 from mrl.exchange.admission import OPEN, UNKNOWN, Admission
+from mrl.exchange.batches import Sealed, accept, decode_all, encode_all
 from mrl.exchange.database import Database
+from mrl.exchange.framing import intact
 from mrl.exchange.records import RECORD_TYPES, Record, decode
 from mrl.exchange.request import (
     ExchangeError,
@@ -22,11 +24,12 @@ from mrl.exchange.request import (
     Request,
     absent,
     checked_records,
-    decode_all,
     round_to_wait_for,
     whole_number,
 )
 from mrl.exchange.traffic import PUBLISHED, Refusals, Traffic, TrafficRow, by_sender
+
+T = TypeVar("T")
 
 _SNAPSHOT = "mrl-sqlite-exchange-2"
 _LOOK_SECONDS = 0.02  # between looks for what other processes closed: a file calls nobody
@@ -69,13 +72,13 @@ class SQLiteExchange:
 
     def publish(self, records: Iterable[Record], /) -> int:
         """See `Exchange.publish`."""
-        return self._store(checked_records(records), Counter(), None)
+        return self._store(encode_all(checked_records(records)), Counter(), None)
 
     def publish_encoded(self, encoded: Iterable[bytes], /, *, sender: str | None = None) -> int:
         """See `Exchange.publish_encoded`."""
-        return self._store(*decode_all(encoded), sender)
+        return self._store(*accept(encoded), sender)
 
-    def _store(self, records: list[Record], damaged: Counter[str], sender: str | None, /) -> int:
+    def _store(self, sent: list[Sealed], damaged: Counter[str], sender: str | None, /) -> int:
         refused: Counter[tuple[str, str]] = Counter()
         for damage, count in damaged.items():
             refused[self._admission.counted_for(sender), damage] += count
@@ -83,8 +86,7 @@ class SQLiteExchange:
         with self._file.writing() as db:
             floor = self._file.state("floor")
             room: dict[tuple[str, int], float] = {}
-            for record in records:
-                key = record.key
+            for record, key, encoded in sent:
                 policy = self._admission.counted_for(key.policy_id if sender is None else sender)
                 reason = self._admission.refusal(record, sender, floor)
                 if reason is not None:
@@ -93,14 +95,13 @@ class SQLiteExchange:
                 source = key.policy_id, key.version
                 if source not in room:
                     room[source] = self._room(db, *source)
-                encoded = record.encode()
                 if room[source] > 0 and db.execute(sql.INSERT, [*key, encoded]).rowcount:
                     room[source] -= 1
                     stored += 1
                     traffic.add(key.version, key.policy_id, PUBLISHED, key.kind, len(encoded))
                 elif (known := db.execute(sql.FIND, key).fetchone()) is None:
                     refused[policy, "quota"] += 1
-                elif known != (encoded,):
+                elif known != (encoded,) and decode(*known) != record:
                     refused[policy, "conflict"] += 1
             db.executemany(sql.ADD_REFUSAL, ((*key, count) for key, count in refused.items()))
             db.executemany(sql.ADD_TRAFFIC, traffic.rows())
@@ -146,6 +147,24 @@ class SQLiteExchange:
     ) -> list[Record]:
         """See `Exchange.collect`."""
         request = Request.of(receiver, prompt_ids, needs, limit, max_staleness, round)
+        return self._deliver(request, decode_all)
+
+    def collect_encoded(
+        self,
+        receiver: str,
+        prompt_ids: Iterable[str],
+        needs: AbstractSet[str],
+        limit: Limit = None,
+        max_staleness: int = 0,
+        *,
+        round: int,
+    ) -> list[bytes]:
+        """See `Exchange.collect_encoded`."""
+        request = Request.of(receiver, prompt_ids, needs, limit, max_staleness, round)
+        return self._deliver(request, lambda encoded: [intact(data) for data in encoded])
+
+    def _deliver(self, request: Request, read: Callable[[list[bytes]], list[T]], /) -> list[T]:
+        receiver, round = request.receiver, request.round
         with self._file.writing() as db:
             fresh = [row for row in self._matching(db, request) if not row.seen]
             traffic = Traffic()
@@ -154,8 +173,8 @@ class SQLiteExchange:
             deliveries = ((receiver, round, row.id) for row in fresh)
             db.executemany("INSERT INTO delivery VALUES (?, ?, ?)", deliveries)
             db.executemany(sql.ADD_TRAFFIC, traffic.rows())
-            # Decoded inside the transaction: a damaged file must not count as a delivery.
-            return [decode(row.encoded) for row in fresh]
+            # Read inside the transaction: a damaged file must not count as a delivery.
+            return read([row.encoded for row in fresh])
 
     def _matching(self, db: Connection, request: Request, /) -> Iterator[sql.Candidate]:
         """Yield what the request asks for, delivered before or not."""

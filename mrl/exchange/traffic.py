@@ -31,16 +31,17 @@ class Traffic:
     """Running counts that become `TrafficRow`."""
 
     def __init__(self, rows: Iterable[TrafficRow] = ()) -> None:
-        self._rounds: dict[int, dict[tuple[str, str, str], tuple[int, int]]] = {}
+        # records and bytes by round, then source, receiver and kind
+        self._rounds: dict[int, dict[tuple[str, str, str], list[int]]] = {}
         for row in rows:
             key = row.source, row.receiver, row.kind
-            self._rounds.setdefault(row.round, {})[key] = row.records, row.bytes
+            self._rounds.setdefault(row.round, {})[key] = [row.records, row.bytes]
 
     def add(self, round: int, source: str, receiver: str, kind: str, size: int, /) -> None:
         """Count one record of `size` bytes."""
-        counts = self._rounds.setdefault(round, {})
-        records, total = counts.get((source, receiver, kind), (0, 0))
-        counts[source, receiver, kind] = records + 1, total + size
+        counts = self._rounds.setdefault(round, {}).setdefault((source, receiver, kind), [0, 0])
+        counts[0] += 1
+        counts[1] += size
 
     def published(self, round: int, source: str, /) -> int:
         """Return how many records of a version a policy published."""

@@ -3,6 +3,7 @@
 import struct
 import tempfile
 import zlib
+from collections import Counter
 from pathlib import Path
 
 import hypothesis.strategies as st
@@ -29,6 +30,7 @@ from mrl.exchange import (
     decode,
     statistics,
 )
+from mrl.exchange.batches import accept, decode_all
 from mrl.exchange.framing import MAGIC, SCHEMA, seal
 
 POLICIES, PROMPTS, ROUNDS = ("a", "b", "c"), ("p", "q"), 4
@@ -156,6 +158,53 @@ def test_a_well_framed_record_with_any_field_is_accepted_whole_or_refused(record
     except RecordError:
         return
     assert decode(accepted.encode()) == accepted
+
+
+@st.composite
+def sent(draw):
+    """Bytes of a valid record, of one with a field that may be invalid, or of none."""
+    record = draw(rollouts() | records)
+    fields = [record.KIND, *record._wire()]
+    for place in draw(st.sets(st.integers(0, 12), max_size=1)):
+        fields[place % len(fields)] = draw(leaves | st.lists(leaves, max_size=3))
+    return seal(fields)[: draw(st.none() | st.integers(0, 99))]
+
+
+def exact(record):
+    """Every field with its type, and of arrays whether they can be changed."""
+    fields = [getattr(record, name) for name in type(record).__match_args__]
+    arrays = [(one.dtype, one.flags.writeable) for one in fields if isinstance(one, np.ndarray)]
+    return record.encode(), list(map(type, fields)), arrays
+
+
+@settings(max_examples=500)
+@given(st.lists(sent(), max_size=4))
+def test_a_batch_gives_the_records_and_refusals_of_its_parts(batch):
+    alone, refused = [], Counter()
+    for data in batch:
+        try:
+            alone.append((exact(decode(data)), data))
+        except RecordError as error:
+            refused[error.reason] += 1
+    accepted, together = accept(batch)
+    assert [(exact(one.record), one.encoded) for one in accepted] == alone
+    assert together == refused
+
+
+@given(st.lists(rollouts(), max_size=5), st.lists(sent(), max_size=1))
+def test_all_of_a_batch_are_decoded_or_the_first_damage_is_named(good, other):
+    batch, expected, wrong = [record.encode() for record in good] + other, [], []
+    for data in batch:
+        try:
+            expected.append(exact(decode(data)))
+        except RecordError as error:
+            wrong.append(error.args)
+    if wrong:
+        with pytest.raises(RecordError) as caught:
+            decode_all(batch)
+        assert caught.value.args == wrong[0]
+    else:
+        assert list(map(exact, decode_all(batch))) == expected
 
 
 def small_record(kind, policy, version, prompt, index, variant=0):

@@ -13,7 +13,9 @@ from mrl.exchange import (
     SQLiteExchange,
     SuccessRecord,
     TrafficRow,
+    decode,
 )
+from mrl.exchange.framing import seal
 
 
 @pytest.fixture(params=["memory", "sqlite"])
@@ -230,6 +232,32 @@ def test_threads_share_an_exchange_without_losing_or_repeating_a_record(exchange
     keys += [record.key for record in ask(exchange, prompts=["p", "q"])]
     assert sum(stored) == 40
     assert len(keys) == len(set(keys)) == 40
+
+
+def test_bytes_are_collected_as_records_are(exchange):
+    group = [rollout(index=0), success(index=0), rollout(index=1), stats(prompt="q")]
+    exchange.publish(group)
+    needs = {"rollout", "success", "group_stats"}
+    encoded = exchange.collect_encoded("a", ["p", "q"], needs, 1, round=0)
+    assert list(map(decode, encoded)) == [group[0], group[1], group[3]]
+    assert [row.records for row in exchange.traffic() if row.receiver == "a"] == [1, 1, 1]
+    assert ask(exchange, needs=needs) == [group[2]]
+    assert exchange.collect_encoded("a", ["p", "q"], needs, round=0) == []
+
+
+def test_another_encoding_of_a_record_is_that_record(exchange):
+    fields = [rollout().KIND, *rollout()._wire()]
+    fields[9] = 0  # the reward, as an integer
+    other = seal(fields)
+    assert other != rollout().encode()
+    assert exchange.publish_encoded([other, rollout().encode()]) == 1
+    assert exchange.publish([rollout()]) == 0
+    assert exchange.refused() == {}
+    assert [row.bytes for row in exchange.traffic()] == [len(other)]
+    restored = exchange.snapshot()
+    exchange.restore(restored)
+    assert exchange.collect_encoded("a", ["p"], {"rollout"}, round=0) == [other]
+    assert exchange.collect("c", ["p"], {"rollout"}, round=0) == [rollout()]
 
 
 def test_resuming_runs_the_round_as_if_nothing_had_happened(exchange):

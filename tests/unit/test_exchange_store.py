@@ -158,6 +158,8 @@ def test_a_damaged_record_in_the_file_is_an_error_and_no_delivery(tmp_path):
         connection.close()
         with pytest.raises(ExchangeError, match="damaged record"):
             collect(exchange)
+        with pytest.raises(ExchangeError, match="damaged record"):
+            exchange.collect_encoded("a", ["p"], {"rollout"}, round=0)
         assert [row.receiver for row in exchange.traffic()] == [""]
 
 
