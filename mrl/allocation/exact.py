@@ -219,6 +219,7 @@ def plainer(
     limits = np.array([generation]), np.array([training])
     blocks = list(blocks)
     devices = Counts(tables, blocks).need(*limits)[:, 0].tolist()
+    alone = _alone(tables, *limits)
     for p in range(tables.policies):
         mine = [i for i, block in enumerate(blocks) if p in block.generation + block.training]
         if len(mine) == 1 and blocks[mine[0]][1:] == ((p,), (p,)):
@@ -226,14 +227,29 @@ def plainer(
         kept = [i for i in range(len(blocks)) if i not in mine]
         rest = [block for i in mine if (block := _without(blocks[i], p)) is not None]
         used = _by_kind(tables, [blocks[i] for i in kept], [devices[i] for i in kept])
-        for k in range(len(tables.devices)):
-            new = [*rest, Block(k, (p,), (p,))]
-            need = Counts(tables, new).need(*limits)[:, 0].tolist()
-            if (used + _by_kind(tables, new, need) <= tables.devices).all():
-                blocks = [*(blocks[i] for i in kept), *new]
-                devices = [*(devices[i] for i in kept), *need]
+        room = [k for k, most in enumerate(tables.devices) if used[k] + alone[p, k] <= most]
+        if not room:
+            continue
+        need = Counts(tables, rest).need(*limits)[:, 0].tolist() if rest else []
+        used += _by_kind(tables, rest, need)
+        for k in room:
+            taken = used.copy()
+            taken[k] += alone[p, k]
+            if (taken <= tables.devices).all():
+                blocks = [*(blocks[i] for i in kept), *rest, Block(k, (p,), (p,))]
+                devices = [*(devices[i] for i in kept), *need, int(alone[p, k])]
                 break
     return blocks, devices
+
+
+def _alone(tables: Tables, generation: Floats, training: Floats, /) -> Ints:
+    """Fewest devices (P, K) on which both phases of each policy keep the limits (1,)."""
+    everyone = np.eye(tables.policies, dtype=bool)
+    by_time = np.maximum(
+        least_within(tables.generation, tables.devices, generation),
+        least_within(tables.training, tables.devices, training),
+    )
+    return np.maximum(by_time[..., 0], tables.least_for_memory(everyone, everyone))
 
 
 def _without(block: Block, policy: int, /) -> Block | None:

@@ -5,7 +5,7 @@ it), or generates and trains on different slices. Devices of different kinds are
 Some placements are missed; how far a plan is from the best at most is in its bound.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import product
 from typing import NamedTuple
 
@@ -49,15 +49,15 @@ class Greedy:
         Of a device of each kind.
     factors : (P,)
         Policies are placed in order of need times factor.
+    for_memory : mapping
+        See `least_each`.
     """
 
-    def __init__(self, tables: Tables, price: Floats, factors: Floats, /) -> None:
+    def __init__(
+        self, tables: Tables, price: Floats, factors: Floats, for_memory: Mapping[Items, Ints], /
+    ) -> None:
         self.tables, self.price, self.factors = tables, price, factors
-        everyone = np.eye(tables.policies, dtype=bool)
-        self.for_memory = {
-            items: tables.least_for_memory(everyone & items[0], everyone & items[1])
-            for items in (BOTH, GENERATION, TRAINING)
-        }
+        self.for_memory = for_memory
 
     def __call__(self, generation: Floats, training: Floats, /) -> np.ndarray:
         """Whether each pair of limits, in seconds, is kept."""
@@ -93,7 +93,9 @@ class Greedy:
 class _Filling:
     """Slices while they are filled, S of them open; windows are of 0 to `GROWTH` - 1 more devices.
 
-    `times` (2, S, GROWTH) holds the seconds of both phases, `working` (S, GROWTH) bytes.
+    `generation` and `training` (S, GROWTH) hold seconds, `working` (S, GROWTH) and `state` and
+    `memory` (S, 1) bytes; `devices` (S, GROWTH) are numbers, and `place` (S, GROWTH) is where a
+    policy's table has them; `room` (K, GROWTH) tells by how many devices a slice may grow.
     """
 
     def __init__(self, tables: Tables, price: Floats, generation: float, training: float) -> None:
@@ -101,9 +103,11 @@ class _Filling:
         self.limits = (generation, training)
         self.free = tables.devices.copy()
         most = 2 * tables.policies
-        self.kind, self.devices = np.zeros(most, dtype=int), np.zeros(most, dtype=int)
-        self.times = np.zeros((2, most, GROWTH))
-        self.working, self.state = np.zeros((most, GROWTH)), np.zeros(most)
+        self.room = self.free[:, None] >= WINDOW
+        self.kind = np.zeros(most, dtype=int)
+        self.state, self.memory = np.zeros((2, most, 1))
+        self.devices, self.place = np.zeros((2, most, GROWTH), dtype=int)
+        self.generation, self.training, self.working = np.zeros((3, most, GROWTH))
         self.members: list[list[tuple[int, Items]]] = []
 
     def fill(self, need: dict[Items, Ints], factors: Floats, /) -> bool:
@@ -141,63 +145,86 @@ class _Filling:
         best = None
         if np.isfinite(own[k]):
             best = Choice(float(own[k]), len(self.members), k, int(need[k]))
-        places = np.arange(len(self.members))
-        if not len(places):
+        if not self.members:
             return best
-        kind, n = self.kind[places, None], self.devices[places, None] + WINDOW
-        times, working, state = self._of(policy, items, kind, n)
-        fits = self.free[kind] >= WINDOW
-        fits &= self.times[0, places] + times[0] <= self.limits[0]
-        fits &= self.times[1, places] + times[1] <= self.limits[1]
-        held = (self.state[places, None] + state) / (n if self.tables.sharding else 1)
-        fits &= held + np.maximum(self.working[places], working) <= self.tables.memory[kind]
-        growth = np.where(fits.any(axis=1), fits.argmax(axis=1) * self.price[kind[:, 0]], np.inf)
-        place = int(growth.argmin())
-        if growth[place] < (best.price if best else np.inf):
-            devices = int(n[place, fits[place].argmax()])
-            best = Choice(float(growth[place]), place, int(kind[place, 0]), devices)
+        # ascending: a slice's first is its least growth
+        slices, growths = self._fits(policy, items).nonzero()
+        if not len(slices):
+            return best
+        prices = growths * self.price[self.kind[slices]]
+        first = int(prices.argmin())
+        if prices[first] < (best.price if best else np.inf):
+            i, more = int(slices[first]), int(growths[first])
+            best = Choice(float(prices[first]), i, int(self.kind[i]), int(self.devices[i, more]))
         return best
 
+    def _fits(self, policy: int, items: Items, /) -> np.ndarray:
+        """Whether a policy's items fit into each slice, as it is and grown: (S, GROWTH)."""
+        opened = slice(len(self.members))
+        generation, training, working, state = self._of(policy, items, self.place[opened])
+        fits = self.room[self.kind[opened]]
+        # What is there keeps the limits, and so it does with more devices.
+        if items[0]:
+            fits &= self.generation[opened] + generation <= self.limits[0]
+        if items[1]:
+            fits &= self.training[opened] + training <= self.limits[1]
+        state = self.state[opened] + state
+        if self.tables.sharding:
+            state = state / self.devices[opened]
+        fits &= state + np.maximum(self.working[opened], working) <= self.memory[opened]
+        return fits
+
     def _of(
-        self, policy: int, items: Items, kind: Ints, n: Ints, /
-    ) -> tuple[list[Floats | float], Floats | float, float]:
-        """Times, working bytes and state of a policy's items on slices of n devices of a kind."""
+        self, policy: int, items: Items, place: Ints, /
+    ) -> tuple[Floats | float, Floats | float, Floats | float, float]:
+        """Seconds of both phases, working bytes and state of a policy's items at places."""
         tables, state = self.tables, 0.0
-        n = np.minimum(n, tables.generation.shape[-1]) - 1
-        times: list[Floats | float] = [0.0, 0.0]
+        generation: Floats | float = 0.0
+        training: Floats | float = 0.0
         working: Floats | float = 0.0
         if items[0]:
-            times[0] = tables.generation[policy][kind, n]
-            working = tables.working_generation[policy][n]
+            generation = tables.generation[policy].take(place)
+            working = tables.working_generation[policy].take(place, mode="wrap")
             state += tables.state_generation[policy]
         if items[1]:
-            times[1] = tables.training[policy][kind, n]
-            working = np.maximum(working, tables.working_training[policy][n])
+            training = tables.training[policy].take(place)
+            learning = tables.working_training[policy].take(place, mode="wrap")
+            working = np.maximum(working, learning)
             state += tables.state_training[policy]
         if items == BOTH:
             state -= tables.shared[policy]
-        return times, working, state
+        return generation, training, working, state
 
     def _take(self, policy: int, items: Items, choice: Choice, /) -> None:
         """Put items where they were chosen to go."""
-        place = choice.place
-        self.free[choice.kind] -= choice.devices - self.devices[place]
-        if place == len(self.members):
+        i, most = choice.place, self.tables.generation.shape[-1]
+        if i == len(self.members):
             self.members.append([])
-        self.members[place].append((policy, items))
-        renewed = self.members[place][-1:]
-        if choice.devices != self.devices[place]:
-            renewed = self.members[place]
-            self.kind[place], self.devices[place] = choice.kind, choice.devices
-            self.times[:, place] = self.working[place] = self.state[place] = 0
+        self.members[i].append((policy, items))
+        renewed = self.members[i][-1:]
+        if choice.devices != self.devices[i, 0]:
+            renewed = self.members[i]
+            self.free[choice.kind] -= choice.devices - self.devices[i, 0]
+            self.room[choice.kind] = self.free[choice.kind] >= WINDOW
+            self.memory[i] = self.tables.memory[choice.kind]
+            self.kind[i], self.devices[i] = choice.kind, choice.devices + WINDOW
+            self.place[i] = choice.kind * most + np.minimum(self.devices[i], most) - 1
+            self.generation[i] = self.training[i] = self.working[i] = self.state[i] = 0
         for member, their in renewed:
-            times, working, state = self._of(
-                member, their, self.kind[place], self.devices[place] + WINDOW
-            )
-            self.times[0, place] += times[0]
-            self.times[1, place] += times[1]
-            self.working[place] = np.maximum(self.working[place], working)
-            self.state[place] += state
+            generation, training, working, state = self._of(member, their, self.place[i])
+            self.generation[i] += generation
+            self.training[i] += training
+            self.working[i] = np.maximum(self.working[i], working)
+            self.state[i] += state
+
+
+def least_each(tables: Tables, /) -> dict[Items, Ints]:
+    """Fewest devices (P, K) that hold both phases, or one, of each policy."""
+    everyone = np.eye(tables.policies, dtype=bool)
+    return {
+        items: tables.least_for_memory(everyone & items[0], everyone & items[1])
+        for items in (BOTH, GENERATION, TRAINING)
+    }
 
 
 def orders(policies: int, /) -> Iterator[Floats]:

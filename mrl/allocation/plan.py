@@ -12,7 +12,7 @@ import numpy as np
 
 from mrl.allocation.bound import least_phases
 from mrl.allocation.exact import MOST_POLICIES, Block, Counts, Exact, plainer
-from mrl.allocation.greedy import Greedy, orders, prices
+from mrl.allocation.greedy import Greedy, least_each, orders, prices
 from mrl.allocation.placement import Placement, Slice
 from mrl.allocation.problem import Demand, Device, Inventory
 from mrl.allocation.search import Limits, Oracle, shortest
@@ -98,9 +98,10 @@ def packed(tables: Tables, least: tuple[float, float], /) -> Found | None:
     for less of both, as long as they keep it.
     """
     first, *others = orders(tables.policies)
+    for_memory = least_each(tables)
     best: tuple[Greedy, Floats] | None = None
     for price in prices(tables):
-        oracle = Greedy(tables, price, first)
+        oracle = Greedy(tables, price, first, for_memory)
         if _keeps(oracle, best[1]) if best else _ever(oracle):
             found = shortest(oracle, least, tolerance=COARSE, intervals=INTERVALS // 4)
             if best is None or sum(found[:2]) < best[1].sum():
@@ -109,7 +110,7 @@ def packed(tables: Tables, least: tuple[float, float], /) -> Found | None:
         return None
     oracle, limits = best
     for factors in others:
-        other = Greedy(tables, oracle.price, factors)
+        other = Greedy(tables, oracle.price, factors, for_memory)
         while _keeps(other, limits):
             oracle, limits = other, limits * (1 - TOLERANCE / 2)
     generation, training = limits.tolist()
