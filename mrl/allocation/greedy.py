@@ -168,10 +168,10 @@ class _Filling:
             fits &= self.generation[opened] + generation <= self.limits[0]
         if items[1]:
             fits &= self.training[opened] + training <= self.limits[1]
-        state = self.state[opened] + state
+        held = self.state[opened] + state
         if self.tables.sharding:
-            state = state / self.devices[opened]
-        fits &= state + np.maximum(self.working[opened], working) <= self.memory[opened]
+            held = held / self.devices[opened]
+        fits &= held + np.maximum(self.working[opened], working) <= self.memory[opened]
         return fits
 
     def _of(
