@@ -15,6 +15,7 @@ from bandit.design import Design, check_rule_and_residual
 from bandit.events import dead_probability, rescue_distribution, rescue_probability
 from bandit.moments import Moments
 from bandit.parts import parts_of, ratio_rule
+from bandit.parts import ways as ways_of
 from bandit.probes import Probe, RatioRule
 from bandit.probes.group import Array
 from bandit.residual import NO_RESIDUAL, Residual
@@ -28,6 +29,7 @@ __all__ = [
     "ratio_rule",
     "rescue_distribution",
     "rescue_probability",
+    "ways",
 ]
 
 
@@ -109,6 +111,39 @@ def moments(
         mean_without_success=restricted,
         full_covariance=covariance,
     )
+
+
+def ways(
+    world: World,
+    probe: Probe,
+    /,
+    *,
+    receiver: int = 0,
+    own: int,
+    peers: int | Mapping[int, int],
+    residual: Residual = NO_RESIDUAL,
+    redraws: int = 0,
+) -> int:
+    """How many compositions `moments` goes through, which its time is about proportional to.
+
+    Parameters
+    ----------
+    world, probe, receiver, own, peers, residual, redraws
+        As in `moments`.
+
+    Returns
+    -------
+    int
+        Over all contexts; those that share reward levels, and are held at once, count once.
+
+    Raises
+    ------
+    ValueError
+        If a setting is out of range.
+    """
+    design = Design.of(world, receiver=receiver, own=own, peers=peers, redraws=redraws)
+    check_rule_and_residual(world, probe, residual)
+    return ways_of(world, probe, design, residual)
 
 
 @dataclass(frozen=True, eq=False)

@@ -31,6 +31,38 @@ def ratio_rule(probe: Probe, /) -> RatioRule | None:
 
 def parts_of(world: World, probe: Probe, design: Design, residual: Residual, /) -> Iterator["Part"]:
     """Average over compositions for contexts that share reward levels, a few at a time."""
+    for levels, contexts in _blocks(world, probe, design):
+        yield Part.of(world, probe, design, residual, levels, contexts)
+
+
+def ways(world: World, probe: Probe, design: Design, residual: Residual, /) -> int:
+    """How many compositions `parts_of` puts before a rule, in all parts together."""
+    total = 0
+    for levels, contexts in _blocks(world, probe, design):
+        found = _compositions(design.own, len(levels))
+        for pool in design.pools(probe):
+            tables = [residual.drop_table(j, world.rewards.shape)[contexts] for j, _ in pool]
+            lost = 0
+            if needs_text(probe) and any(table.any() for table in tables):
+                lost = len(levels) if keeps_dropped_rewards(probe) else 1
+            found *= _compositions(sum(size for _, size in pool), len(levels) + lost)
+        total += found
+    return total
+
+
+def keeps_dropped_rewards(probe: Probe, /) -> bool:
+    """Tell whether a rule still sees the reward of a rollout whose text is lost to it."""
+    return "group_stats" in probe.needs
+
+
+def _compositions(size: int, classes: int, /) -> int:
+    return math.comb(size + classes - 1, size)
+
+
+def _blocks(
+    world: World, probe: Probe, design: Design, /
+) -> Iterator[tuple[Array, NDArray[np.int64]]]:
+    """Reward levels, and contexts that share them, few enough to be held together."""
     by_levels: dict[tuple[float, ...], list[int]] = {}
     if world.wrong_verdict is not None:  # every reward can be seen everywhere
         by_levels[tuple(np.unique(world.rewards).tolist())] = list(range(world.n_contexts))
@@ -40,8 +72,7 @@ def parts_of(world: World, probe: Probe, design: Design, residual: Residual, /) 
     for levels, contexts in by_levels.items():
         size = max(1, BLOCK // _numbers_a_context(world, probe, design, len(levels)))
         for start in range(0, len(contexts), size):
-            block = np.array(contexts[start : start + size])
-            yield Part.of(world, probe, design, residual, np.array(levels), block)
+            yield np.array(levels), np.array(contexts[start : start + size])
 
 
 def _numbers_a_context(world: World, probe: Probe, design: Design, levels: int, /) -> int:
@@ -85,7 +116,7 @@ class Part:
     ) -> "Part":
         """Sort rollouts into classes, put every composition before the rule, and average."""
         verdicts = world.verdict_table(levels)[contexts]
-        keep_rewards = "group_stats" in probe.needs
+        keep_rewards = keeps_dropped_rewards(probe)
 
         def classes(members: Sequence[tuple[int, int]], text: bool) -> Classes:
             probs = np.stack([world.probs[j][contexts] for j, _ in members], axis=1)

@@ -90,12 +90,28 @@ class Row:
 
 @dataclass(frozen=True)
 class Assignment:
-    """A round's rows for one receiver, and how its peers' rows are weighted."""
+    """A round's rows for one receiver, and how its peers' rows are weighted.
+
+    Parameters
+    ----------
+    rows : list of Row
+        Own and peers' responses.
+    groups : int
+        Prompts.
+    ratio : RatioRule or None
+        How peers' rows with a `Source` are weighted.
+    counts : dict
+        What the metrics say of them.
+    gated : tuple of int
+        Group of each peer's row that has no weight because of the canonicality gate alone: its
+        importance weight is 0, which counts among the others.
+    """
 
     rows: list[Row]
     groups: int
     ratio: RatioRule | None = None
     counts: dict[str, Any] = field(default_factory=dict)
+    gated: tuple[int, ...] = ()
 
     def split(self, parts: int, /) -> Iterator["Assignment"]:
         """Part the prompts evenly, in order, one part an optimizer step."""

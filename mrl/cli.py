@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 from mrl import config as configuration
-from mrl.errors import InputError, RunError
+from mrl.errors import DEMO, InputError, RunError
 
 app = typer.Typer(
     name="mrl",
@@ -33,6 +33,8 @@ app.add_typer(tokens, name="tokens")
 exchange = typer.Typer(help="What policies sent each other.", no_args_is_help=True)
 app.add_typer(exchange, name="exchange")
 console = Console()
+# Characters of a line where the output is no terminal: tables are wide, and files have no edge.
+FILE_WIDTH = 160
 
 ConfigPath = Annotated[
     Path, typer.Argument(help="A YAML file, or a shipped configuration by name.", metavar="CONFIG")
@@ -278,7 +280,7 @@ def report(
 def demo(
     quick: Annotated[bool, typer.Option("--quick/--full", help="Minutes, or all of it.")] = True,
     output: Annotated[Path, typer.Option("-o", help="Folder for everything it makes.")] = Path(
-        "runs/demo"
+        DEMO
     ),
 ) -> None:
     """Predict by theory, then train two different language models and measure."""
@@ -424,6 +426,8 @@ def set_environment() -> None:
 
 def main(arguments: list[str] | None = None) -> Any:
     """Entry point: run a command; errors of input, of runs and of memory become one message."""
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = FILE_WIDTH
     try:
         with terminated_as_interrupted():
             return app(arguments, standalone_mode=True)

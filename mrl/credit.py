@@ -85,6 +85,12 @@ def assign(
         rows=rows + peer_rows,
         groups=len(items),
         ratio=credit.peer_ratio,
+        gated=tuple(
+            row.group
+            for row in peer_rows
+            if _fails_gate(row.source, credit.peer_ratio)
+            and counted_length(row, receiver.objective)
+        ),
         counts=_counts(own, texts, credit, group) | _trained(rows, peer_rows, receiver.objective),
     )
 
@@ -156,7 +162,11 @@ def _peer_rows(
             group=place[0],
             prompt=receiver.render(items[place[0]]),
             response=ids,
-            pg_weight=float(weight_BM[place]) if counted[place] else 0.0,
+            pg_weight=(
+                float(weight_BM[place])
+                if counted[place] and not _fails_gate(sources.get(place), rule)
+                else 0.0
+            ),
             nll_weight=float(nll_BM[place]),
             finished=texts.record[place].finish_reason == "eos",
             source=sources.get(place),
@@ -165,6 +175,11 @@ def _peer_rows(
         for place, ids in texts.ids.items()
         if counted[place] or nll_BM[place]
     ]
+
+
+def _fails_gate(source: Source | None, rule: RatioRule | None, /) -> bool:
+    """Whether a peer's rollout that would have a weight has none, as it is not canonical."""
+    return source is not None and rule is not None and rule.gated and not source.canonical
 
 
 def _sources(
@@ -221,6 +236,7 @@ def _counts(
         "rescued_prompts": int((credit.nll_weight > 0).any(-1).sum()),
         "unverified": int((~valid).sum()),
         "unverified_by_reason": dict(own.unverified),
+        "unverified_said": dict(own.said),
         "unrepresentable": int((~texts.representable_BM).sum()),
         "unrepresentable_by_reason": {reason: reasons[reason] for reason in sorted(reasons)},
         "reverify_refused": int(texts.refused),

@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from bandit.probes import Group
 from mrl.config import EvaluationConfig
-from mrl.rollout.groups import Generator, count_reasons, verify_all
+from mrl.rollout.groups import Generator, count_reasons, first_details, verify_all
 from mrl.seeds import derive
 from mrl.tasks import Item, Task
 
@@ -203,12 +203,15 @@ class Answers:
         NaN where not verified.
     reasons : ndarray of str, shape (items, samples)
         Why it is not; empty where it is.
+    details : ndarray of str, shape (items, samples)
+        The same in words.
     """
 
     policy: str
     texts: list[list[bytes]]
     rewards: Array
     reasons: NDArray[np.object_]
+    details: NDArray[np.object_]
 
     @property
     def successes(self) -> NDArray[np.int64]:
@@ -304,8 +307,9 @@ def assess(
         verified samples and its 95% bootstrap interval over these items (``pass@k``,
         ``pass@k_low``, ``pass@k_high``); ``reward``, the mean verified reward; ``rescue_items``
         and ``rescue_share``, the size of the policy's rescue set and its share of the items; and
-        ``unverified``, the samples without a reward, and ``unverified_by_reason``. Their ``tag`` is
-        None for all items. ``samples`` hold the first 50 items' responses.
+        ``unverified``, the samples without a reward, ``unverified_by_reason``, and what was said of
+        the first by reason, ``unverified_said``. Their ``tag`` is None for all items. ``samples``
+        hold the first 50 items' responses.
 
     Raises
     ------
@@ -353,6 +357,7 @@ def _evaluation_rows(
             "rescue_share": float(rescue[mask].mean()),
             "unverified": int(np.isnan(outcome.rewards[mask]).sum()),
             "unverified_by_reason": count_reasons(outcome.reasons[mask]),
+            "unverified_said": first_details(outcome.reasons[mask], outcome.details[mask]),
         }
         for outcome, rescue in zip(outcomes, rescued, strict=True)
         for tag, mask in chosen

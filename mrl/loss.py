@@ -79,8 +79,7 @@ def ratio_weights(
     source = row.source
     if source is None:
         return np.ones(len(logprobs_R))
-    own = np.zeros(len(source.logprobs))
-    np.add.at(own, source.block_of_token, logprobs_R)
+    own = np.bincount(source.block_of_token, logprobs_R, len(source.logprobs))
     log_ratio = own - source.logprobs
     if rule.kind == "length_normalised":
         log_ratio = log_ratio / max(source.size, 1)
@@ -265,6 +264,5 @@ def _by_place(
     weight_M: NDArray[np.float64], place_M: NDArray[np.int64], shape: tuple[int, ...], /
 ) -> NDArray[np.float64]:
     """Sum of the rows' weights at each place, the same for all its tokens; shape (N, R)."""
-    sums_N = np.zeros(shape[0])
-    np.add.at(sums_N, place_M, weight_M)
+    sums_N = np.bincount(place_M, weight_M, shape[0])
     return np.tile(sums_N[:, None], shape[1])

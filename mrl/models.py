@@ -3,6 +3,8 @@
 import difflib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import resources
+from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +13,11 @@ import torch
 from mrl.adapters import add_adapters
 from mrl.config import BPETokenizer, CharacterTokenizer, PolicyConfig
 from mrl.distributed import count
-from mrl.errors import InputError
+from mrl.errors import InputError, cannot_read, words_of
 from mrl.hub import local_only
 from mrl.published import MODELS, is_published, model_folder, published_tokenizer
-from mrl.tokens import ContentEncoder
 from mrl.tokens.recipes import bpe_tokenizer, character_tokenizer
-from mrl.tokens.segments import SegmentEncoder, StructuralTokens
+from mrl.tokens.segments import SegmentEncoder
 
 DTYPES = {
     "float64": torch.float64,
@@ -47,7 +48,7 @@ def load_tokenizer(config: PolicyConfig, /) -> Any:
     except (OSError, ValueError, KeyError, ImportError) as error:
         raise InputError(
             f"policy {config.name!r}: no tokenizer could be loaded from {path!r} "
-            f"({_first_line(error)}); expected a folder with tokenizer.json, one of "
+            f"({words_of(error)}); expected a folder with tokenizer.json, one of "
             f"{list(MODELS)}, or a hub id"
         ) from None
     if tokenizer.eos_token_id is None:
@@ -66,24 +67,29 @@ def load_codec(config: PolicyConfig, /) -> SegmentEncoder:
     InputError
         As `load_tokenizer`.
     """
-    tokenizer = load_tokenizer(config)
-    structure = StructuralTokens.of(tokenizer, config.segments)
-    return SegmentEncoder(ContentEncoder.of(tokenizer), structure)
+    return SegmentEncoder.of(config.name, load_tokenizer(config), config.segments)
 
 
 def _made_tokenizer(name: str, section: CharacterTokenizer | BPETokenizer, /) -> Any:
     try:
         if section.kind == "characters":
             return character_tokenizer(section.alphabet)
-        lines = Path(section.path).read_text(encoding="utf-8").splitlines()
+        lines = _text(section.path).read_text(encoding="utf-8").splitlines()
         return bpe_tokenizer(lines, section.vocab_size, byte_level=section.byte_level)
     except OSError as error:
         raise InputError(
-            f"policy {name!r}: cannot read tokenizer text {section.path}: "  # type: ignore[union-attr]
-            f"{error.strerror}; expected a text file, one text a line"
+            f"policy {name!r}: the tokenizer's text: "
+            f"{cannot_read(section.path, error)}; "  # type: ignore[union-attr]
+            "expected a text file, one text a line"
         ) from None
     except ValueError as error:
         raise InputError(f"policy {name!r}: no tokenizer could be built: {error}") from None
+
+
+def _text(path: str, /) -> Path | Traversable:
+    """A file, or else the one of that name that comes with the package."""
+    shipped = resources.files("mrl.configs").joinpath(path)
+    return shipped if shipped.is_file() and not Path(path).is_file() else Path(path)
 
 
 def load_model(config: PolicyConfig, tokenizer: Any, /, *, seed: int) -> Any:
@@ -108,7 +114,7 @@ def load_model(config: PolicyConfig, tokenizer: Any, /, *, seed: int) -> Any:
     except Exception as error:  # architectures check their settings each in their own way
         where = section.path if section.kind == "pretrained" else section.model_type
         raise InputError(
-            f"policy {config.name!r}: no model could be made from {where!r} ({_first_line(error)})"
+            f"policy {config.name!r}: no model could be made from {where!r} ({words_of(error)})"
         ) from None
     embeddings: Any = model.get_input_embeddings()
     size = embeddings.num_embeddings
@@ -168,7 +174,7 @@ def device_of(name: str, /) -> torch.device:
     Raises
     ------
     InputError
-        If there is none of that name.
+        If there is none of that name, or nothing can be trained on it.
     """
     try:
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -182,7 +188,27 @@ def device_of(name: str, /) -> torch.device:
         from accelerate import PartialState
 
         return PartialState().device
+    _try(device)
     return device
+
+
+def _try(device: torch.device, /) -> None:
+    """Take a gradient on a device: torch knows names of many that are not there, or hold no data.
+
+    Raises
+    ------
+    InputError
+        If it cannot be done.
+    """
+    try:
+        parameter = torch.ones(1, device=device, requires_grad=True)
+        parameter.square().sum().backward()
+        parameter.sum().item()
+    except Exception as error:  # each device raises its own
+        raise InputError(
+            f"device={str(device)!r} cannot be trained on here ({words_of(error)}); expected cpu, "
+            "cuda or auto"
+        ) from None
 
 
 def _check_params(params: dict[str, Any], known: Any, /) -> None:
@@ -192,7 +218,3 @@ def _check_params(params: dict[str, Any], known: Any, /) -> None:
         close = difflib.get_close_matches(unknown[0], list(known.to_dict()), n=1)
         hint = f"; did you mean {close[0]!r}?" if close else ""
         raise ValueError(f"it has no settings {unknown}{hint}")
-
-
-def _first_line(error: Exception, /) -> str:
-    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

@@ -33,8 +33,8 @@ from mrl.rollout import Decoding, Engine, Prompts, Rollout, Sampled, TokenIds
 from mrl.rollout.opening import open_engine
 from mrl.seeds import derive
 from mrl.tasks import Item
-from mrl.tokens import ContentEncoder, Unrepresentable
-from mrl.tokens.segments import SegmentEncoder, StructuralTokens
+from mrl.tokens import Unrepresentable
+from mrl.tokens.segments import SegmentEncoder
 
 # Of truncated importance sampling between engine and trainer, where an engine has its own weights.
 ENGINE_CAP = 2.0
@@ -89,10 +89,9 @@ class Policy:
     elsewhere: Engine | None = None
 
     def __post_init__(self) -> None:
-        self.content = ContentEncoder.of(self.tokenizer)
+        self.codec = SegmentEncoder.of(self.name, self.tokenizer, self.segments)
+        self.content = self.codec.content
         self.table = self.content.table
-        structure = StructuralTokens.of(self.tokenizer, self.segments)
-        self.codec = SegmentEncoder(self.content, structure)
         self.eos_id: int | None = self.tokenizer.eos_token_id
         pad_id = self.tokenizer.pad_token_id
         self.pad_id: int = pad_id if pad_id is not None else (self.eos_id or 0)
@@ -264,7 +263,8 @@ class Policy:
     def canonical(self, rollouts: Sequence[Rollout], /) -> list[bool]:
         """Whether each response's sampled tokens are what its text segments encode to."""
         ids = [one.ids[: len(one.ids) - one.finished] for one in rollouts]
-        return self.codec.canonical_batch(ids).tolist()
+        spelled = [(one.text, one.segments) for one in rollouts]
+        return self.codec.canonical_batch(ids, spelled).tolist()
 
     @torch.inference_mode()
     def score(self, rows: Sequence[Row], /) -> list[NDArray[np.float64]]:

@@ -60,11 +60,14 @@ def _reward(row: dict[str, Any], /) -> str:
 
 
 def _blind(row: dict[str, Any], /) -> str:
-    reasons = ", ".join(f"{n} {reason}" for reason, n in row["unverified_by_reason"].items())
+    reasons = ", ".join(
+        f"{n} {reason}, the first: {row['unverified_said'][reason]}"
+        for reason, n in row["unverified_by_reason"].items()
+    )
     return (
         f"warning: policy {row['policy']!r}, round {row['round']}: none of its responses has a "
         f"verdict ({reasons}), so it learns nothing from them; see what the verifier does with one "
-        "of them. Later rounds: 'unverified_by_reason' in metrics.jsonl"
+        "of them. Later rounds: 'unverified_said' in metrics.jsonl"
     )
 
 

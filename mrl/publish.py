@@ -15,7 +15,7 @@ from mrl.exchange.records import (
     Record,
     RolloutRecord,
     SuccessRecord,
-    statistics,
+    statistics_batch,
 )
 from mrl.policy import Policy
 from mrl.rollout.groups import Groups
@@ -36,8 +36,8 @@ def records_of(
     out: list[Record] = []
     if "group_stats" in needs:
         out += [
-            GroupStats(item.prompt_id, policy.name, round, **statistics(rewards))
-            for item, rewards in zip(items, groups.rewards, strict=True)
+            GroupStats(item.prompt_id, policy.name, round, **figures)
+            for item, figures in zip(items, statistics_batch(groups.rewards), strict=True)
         ]
     if "success" in needs:
         out += [
@@ -149,6 +149,6 @@ def _residual(
         response = policy.ended(ids, one.finish_reason)
         rows.append(Row(0, prompts[one.prompt_id], response, 0.0))
         sampled.append(one.source_logprobs.sum())
-    scores = [row.sum() for row in policy.score(rows)]
+    scores = [row.sum() for row in policy.score(rows)] if rows else []
     residual = canonicality_residual(sampled, scores, np.zeros(len(rows), bool))
     return np.concatenate([np.zeros(len(known) - len(others)), residual])

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from bandit.probes import RatioRule, effective_sample_size
+from bandit.probes import effective_sample_size
 from mrl.batch import Assignment, Batch, micro_batches
 from mrl.distributed import reduced, share
 from mrl.errors import RunError
@@ -56,7 +56,7 @@ def update(policy: Policy, assignment: Assignment, /) -> dict[str, Any]:
         "computed_tokens": sum(result.computed_tokens for result in results),
         "unreachable_tokens": sum(result.unreachable_tokens for result in results),
         **_token_figures(policy, results),
-        **_ratio_figures(results, assignment.ratio),
+        **_ratio_figures(results, assignment),
     }
 
 
@@ -149,10 +149,11 @@ def _token_figures(policy: Policy, results: list[LossResult], /) -> dict[str, fl
     return figures
 
 
-def _ratio_figures(results: list[LossResult], rule: RatioRule | None, /) -> dict[str, Any]:
+def _ratio_figures(results: list[LossResult], assignment: Assignment, /) -> dict[str, Any]:
     """Importance weights of peers' rows: effective sample size a prompt, mean and quantiles."""
     pairs = [pair for result in results for pair in result.ratios]
-    if rule is None or rule.kind == "none" or not pairs:
+    pairs += [(group, 0.0) for group in assignment.gated]
+    if not pairs:
         return {}
     by_group: dict[int, list[float]] = {}
     for group, weight in pairs:

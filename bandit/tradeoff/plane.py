@@ -6,7 +6,7 @@ Source: docs/theory.md, section 4.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any
 
@@ -20,6 +20,7 @@ from bandit.policies import log_ratio
 from bandit.probes import GRPO, Probe, UngatedNLL
 from bandit.probes.group import Array
 from bandit.residual import NO_RESIDUAL, Residual
+from bandit.sampling import SampledMoments
 from bandit.tradeoff.accuracy import context_accuracy, population_accuracy
 from bandit.world import World
 
@@ -37,6 +38,7 @@ def plane(
     residual: Residual = NO_RESIDUAL,
     controls: bool = False,
     rare: float = 0.01,
+    moments: Callable[..., Moments] = exact.moments,
 ) -> pd.DataFrame:
     """Stability cost and support gain of sharing rules in every context of a world.
 
@@ -54,6 +56,8 @@ def plane(
         peers' successes without the gate (weight 0.1).
     rare : float
         Success arms below this probability count for ``open_flow``.
+    moments : callable
+        Finds a rule's moments; takes what `bandit.exact.moments`, the default, takes.
 
     Returns
     -------
@@ -74,6 +78,8 @@ def plane(
           included. NaN for rules without a ratio term; chi2 also for weight-1 rules.
         - ``rescue_probability``, ``dead_probability`` of the world at these group sizes, and the
           context's ``weight``.
+        - where `moments` simulates, the standard errors ``stability_cost_se`` and
+          ``support_gain_se``; NaN in the rows of a rule whose moments are exact.
 
     Raises
     ------
@@ -95,7 +101,7 @@ def plane(
 
     @cache
     def measure(probe: Probe, size: int, redraws: int) -> Moments:
-        return exact.moments(
+        return moments(
             world,
             probe,
             receiver=receiver,
@@ -119,6 +125,7 @@ def plane(
                     "label": label,
                     "context": np.arange(world.n_contexts),
                     **axes(placed, reference, rare=rare),
+                    **_standard_errors(placed),
                     **_ratio_figures(world, probe, design, residual),
                     "rescue_probability": rescue,
                     "dead_probability": dead,
@@ -144,7 +151,8 @@ def aggregate(frame: pd.DataFrame, /) -> pd.DataFrame:
         gains over contexts with p > 0 only. ``relative_cost`` is the ratio of averaged costs, not
         the average of ratios, which diverge where GRPO is dead. ``bias_cosine`` and ``error`` are
         those of the whole population's gradient, and ``population_cost`` is
-        ``sum_x w_x^2 tr Cov_x``, the covariance of one draw of every context.
+        ``sum_x w_x^2 tr Cov_x``, the covariance of one draw of every context. Standard errors are
+        those of the averages, contexts being simulated independently.
     """
     whole = {"bias_cosine": "population_cosine", "error": "population_error"}
     own_formula = ("label", "context", "weight", "relative_cost", *whole, *whole.values())
@@ -154,13 +162,19 @@ def aggregate(frame: pd.DataFrame, /) -> pd.DataFrame:
         means = {
             name: weighted_mean(part[name].to_numpy(), weight)
             for name in frame.columns
-            if name not in own_formula
+            if name not in own_formula and not name.endswith("_se")
+        }
+        errors = {
+            name: _error_of_mean(part[name].to_numpy(), weight)
+            for name in frame.columns
+            if name.endswith("_se")
         }
         cost, reference = means["stability_cost"], means["reference_cost"]
         rows.append(
             {
                 "label": label,
                 **means,
+                **errors,
                 "relative_cost": _ratio(np.array([cost]), np.array([reference]))[0],
                 **{name: part[source].iloc[0] for name, source in whole.items()},
                 "population_cost": float(np.square(weight) @ part["stability_cost"]),
@@ -269,6 +283,15 @@ def axes(moments: Moments, reference: Array, /, *, rare: float = 0.01) -> dict[s
     }
 
 
+def _standard_errors(moments: Moments, /) -> dict[str, Array]:
+    if not isinstance(moments, SampledMoments):
+        return {}
+    return {
+        "stability_cost_se": moments.covariance_trace_se,
+        "support_gain_se": moments.support_gain_se,
+    }
+
+
 def _ratio_figures(
     world: World, probe: Probe, design: Design, residual: Residual, /
 ) -> dict[str, Array]:
@@ -291,6 +314,14 @@ def _ratio_figures(
 def _ratio(cost: Array, reference: Array, /) -> Array:
     diverging = np.where(cost > 0, np.inf, np.nan)
     return np.divide(cost, reference, out=diverging, where=reference > 0)
+
+
+def _error_of_mean(errors: Array, weight: Array, /) -> float:
+    """Standard error of `weighted_mean`, from those of independent values."""
+    known = ~np.isnan(errors) & (weight > 0)
+    if not known.any():
+        return float("nan")
+    return float(np.linalg.norm(errors[known] * weight[known]) / weight[known].sum())
 
 
 def weighted_mean(values: Array, weight: Array, /) -> float:

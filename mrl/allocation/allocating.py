@@ -13,6 +13,10 @@ from mrl.allocation.shortage import GIB
 from mrl.config import InventoryConfig, RunConfig
 from mrl.errors import InputError
 
+COLUMNS = (
+    *("policy", "mode", "generates on", "trains on", "GiB of GiB a device"),
+    *("generates, s", "trains, s", "idle"),
+)
 MOST_ROWS = 40  # policies in the table
 WIDTH = 48  # characters of a round in the summary
 
@@ -72,16 +76,9 @@ def allocate(
 
 def table(placement: Placement, /) -> Table:
     """Policies with their devices, memory and times."""
-    found = Table(
-        "policy",
-        "mode",
-        "generates on",
-        "trains on",
-        "GiB of GiB a device",
-        "generates, s",
-        "trains, s",
-        "idle",
-    )
+    found = Table()
+    for name in COLUMNS:
+        found.add_column(name, overflow="fold")  # where it is narrow, nothing is left out
     for demand in placement.demands[:MOST_ROWS]:
         first = placement.slice_of(demand.name, "generation")
         second = placement.slice_of(demand.name, "training")

@@ -25,7 +25,7 @@ class BPETokenizer(Section):
 
     kind: Literal["bpe"]
     path: str
-    """Text file, one text a line."""
+    """Text file, one text a line; or ``arithmetic.txt``, which comes with the package."""
     vocab_size: int = Field(ge=2)
     """Entries, special tokens included."""
     byte_level: bool = False

@@ -181,13 +181,29 @@ class RunConfig(Section):
 
     @model_validator(mode="after")
     def _best(self) -> "RunConfig":
-        best = self.checkpoint.best
+        best, every = self.checkpoint.best, self.evaluation.every
         known = ["reward", *(f"pass@{k}" for k in sorted({1, *self.evaluation.ks}))]
-        if best is not None and (best not in known or not self.evaluation.every):
+        if best is not None and (best not in known or not 0 < every <= self.rounds):
             raise ValueError(
-                f"checkpoint.best={best!r} with evaluation.every={self.evaluation.every}; expected "
-                f"one of {known}, and evaluations every so many rounds to choose by"
+                f"checkpoint.best={best!r} with evaluation.every={every} and rounds={self.rounds}; "
+                f"expected one of {known}, and an evaluation every so many rounds (at most the "
+                "run's) to choose by"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _warm_up(self) -> "RunConfig":
+        """Only where the run cannot grow past its warm-up: its rounds are the schedule's end."""
+        for policy in self.policies:
+            rate = policy.optimizer
+            bound = rate.schedule != "constant" and rate.decay_rounds is None
+            if bound and rate.warmup_rounds >= self.rounds:
+                raise ValueError(
+                    f"policy {policy.name!r} has optimizer.warmup_rounds={rate.warmup_rounds} and "
+                    f"schedule={rate.schedule!r} down to the run's end, rounds={self.rounds}; "
+                    "expected fewer rounds of warm-up, more rounds, or decay_rounds above the "
+                    "warm-up, with which the run may grow"
+                )
         return self
 
     def check_group_sizes(self, policy: PolicyConfig, sizes: Mapping[str, int], /) -> None:

@@ -17,6 +17,7 @@ from mrl.exchange.records import (
     SuccessRecord,
     decode,
     statistics,
+    statistics_batch,
 )
 from mrl.exchange.request import ExchangeError
 from mrl.exchange.store import SQLiteExchange
@@ -39,4 +40,5 @@ __all__ = [
     "TrafficRow",
     "decode",
     "statistics",
+    "statistics_batch",
 ]

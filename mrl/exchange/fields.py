@@ -76,9 +76,11 @@ def number(field: str, value: Any, /, limit: float = MAX_REWARD) -> float:
 
 def flag(field: str, value: Any, /) -> bool:
     """Check for True or False; 0 and 1 are not taken for them."""
-    if not isinstance(value, bool | np.bool_):
-        raise _wrong_type(field, value, "True or False")
-    return bool(value)
+    if type(value) is not bool:
+        if not isinstance(value, np.bool_):
+            raise _wrong_type(field, value, "True or False")
+        value = bool(value)
+    return value
 
 
 def finish_reason(field: str, value: Any, /) -> str:
@@ -106,7 +108,7 @@ def token_ids(field: str, values: Any, /) -> NDArray[np.int64]:
         raise _wrong_type(field, array.dtype, "integers")
     ids = array.astype(np.int64)
     # As unsigned numbers negative ids are the largest, so one pass finds both kinds of misfit.
-    if ids.size and ids.view(np.uint64).max() > MAX_TOKEN_ID:
+    if ids.size and np.maximum.reduce(ids.view(np.uint64)) > MAX_TOKEN_ID:
         raise RecordError(
             "range", f"{field} spans {ids.min()} to {ids.max()}; expected 0 to {MAX_TOKEN_ID}"
         )
@@ -123,7 +125,8 @@ def logprobs(field: str, values: Any, /) -> NDArray[np.float64]:
 
 def without_infinity(field: str, array: NDArray[np.float64], /) -> NDArray[np.float64]:
     """Check that numbers are finite or NaN."""
-    # A finite sum of squares rules infinities out in a fraction of the time of looking for them.
+    # A finite sum of squares rules infinities out in a fraction of the time of looking for them
+    # (vdot, since dot warns of them).
     if not math.isfinite(np.vdot(array, array)) and np.isinf(array).any():
         raise RecordError("nonfinite", f"{field} holds an infinity; a sampled token has none")
     return array
@@ -184,7 +187,7 @@ def _vector(field: str, values: Any, /) -> NDArray[Any]:
 
 
 def _frozen(array: NDArray[Any], /) -> NDArray[Any]:
-    array.flags.writeable = False
+    array.setflags(write=False)
     return array
 
 

@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from bandit.probes import Population
 from mrl.exchange import fields as check
@@ -19,6 +20,8 @@ from mrl.exchange.fields import Segment
 from mrl.exchange.framing import RecordError, seal, unseal
 
 FinishReason = Literal["eos", "length"]
+
+_WIRE_IDS, _WIRE_LOGPROBS = np.dtype("<i4"), np.dtype("<f8")
 
 
 class RecordKey(NamedTuple):
@@ -335,12 +338,21 @@ def statistics(rewards: Sequence[float | None], /) -> dict[str, Any]:
     dict
         ``n, mean, M2, min, max``; all 0 for a group without a verified reward.
     """
+    return statistics_batch([rewards])[0]
+
+
+def statistics_batch(
+    rewards: Sequence[Sequence[float | None]] | NDArray[np.float64], /
+) -> list[dict[str, Any]]:
+    """`statistics` of groups of one size in one call; rewards of shape (B, G)."""
     values = np.asarray(rewards, dtype=np.float64)
     population = Population.of(values, ~np.isnan(values))
-    if not population.n:
-        return {"n": 0, "mean": 0.0, "M2": 0.0, "min": 0.0, "max": 0.0}
-    n, mean, m2, low, high = (field.item() for field in population)
-    return {"n": int(n), "mean": mean, "M2": m2, "min": low, "max": high}
+    return [
+        {"n": int(n), "mean": mean, "M2": m2, "min": low, "max": high}
+        if n
+        else {"n": 0, "mean": 0.0, "M2": 0.0, "min": 0.0, "max": 0.0}
+        for n, mean, m2, low, high in zip(*(field.tolist() for field in population), strict=True)
+    ]
 
 
 def _set(record: Record, field: str, value: Any, /) -> None:

@@ -11,6 +11,7 @@ import pandas as pd
 from scipy import stats
 
 from bandit.probes import Probe
+from mrl.config import RunConfig
 from mrl.errors import InputError
 from mrl.report.runs import Run
 from mrl.report.text import flatten, number
@@ -106,6 +107,16 @@ def describe(probe: Probe, /) -> str:
     return probe.kind + (f"({', '.join(changed)})" if changed else "")
 
 
+def rules(config: RunConfig, /) -> str:
+    """Name the sharing rules that the policies of a run learn by, each once."""
+    whose: dict[str, list[str]] = {}
+    for policy in config.policies:
+        whose.setdefault(describe(config.probe_of(policy)), []).append(policy.name)
+    if len(whose) == 1:
+        return next(iter(whose))
+    return ", ".join(f"{rule} ({', '.join(names)})" for rule, names in whose.items())
+
+
 def over_seeds(frame: pd.DataFrame, by: Sequence[str], /) -> pd.DataFrame:
     """Mean over seeds with a 95% interval.
 
@@ -150,7 +161,7 @@ def _differing(columns: Sequence[dict[str, Any]], /) -> list[str]:
 def _labels(firsts: Sequence[Run], /) -> list[str]:
     """One label a cohort, from the first run of each."""
     if len(firsts) == 1:
-        return [describe(firsts[0].config.probe)]
+        return [rules(firsts[0].config)]
     columns = [settings(run) for run in firsts]
     keys = _differing(columns)
     others = [key for key in keys if not key.startswith("probe.")]
@@ -163,7 +174,7 @@ def _labels(firsts: Sequence[Run], /) -> list[str]:
     ]
     labels = []
     for run, column in zip(firsts, columns, strict=True):
-        parts = [describe(run.config.probe)] if by_probe else []
+        parts = [rules(run.config)] if by_probe else []
         parts += [
             f"{name}={number(column.get(key))}" for name, key in zip(short, others, strict=True)
         ]

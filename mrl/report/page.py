@@ -130,7 +130,7 @@ def render(groups: Sequence[Cohort], title: str, /) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    filters = (text.number, text.percent, text.proportion, text.visible, text.interval)
+    filters = (text.number, text.percent, text.proportion, text.visible, text.interval, text.error)
     environment.filters |= {function.__name__: function for function in filters}
     environment.filters["clipped"] = clipped
     runs = [run for group in groups for run in group.runs]
@@ -249,6 +249,7 @@ def _results(groups: Sequence[Cohort], /) -> dict[str, Any]:
         "comparison": _records(comparison[comparison["k"] == k]),
         "comparison_more": _records(comparison[comparison["k"] != k]),
         "comparison_picture": picture,
+        "no_comparison": tables.no_comparison(groups) if comparison.empty else "",
         "rescue_set": _records(tables.rescue_set(groups)),
         "overlap": overlap,
     }
@@ -351,6 +352,9 @@ def _theory(group: Cohort, /) -> dict[str, Any]:
         "world": looked,
         "about": _about(looked),
         "probes": _records(rows),
+        "draws": theory.DRAWS,
+        "most_ways": theory.MOST_WAYS,
+        "simulated": list(dict.fromkeys(rows["label"][rows["stability_cost_se"].notna()])),
         "planes": planes,
         "agreement": [],
     }
@@ -363,6 +367,7 @@ def _theory(group: Cohort, /) -> dict[str, Any]:
         )
         entry["agreement"] = _records(theory.agreement(frame))
         entry["end"] = around[1]
+        entry["predicted_se"] = frame["predicted_se"].max()
         entry["changes"] = _picture(figure, "Measured against predicted change, by prompt.")
     return entry
 

@@ -33,7 +33,7 @@ MEASURES = {
         "residual_q50", "residual_q75", "residual_q90", "residual_q99", "residual_above_5_nats",
         "kl", "engine_weight_mean", "engine_capped_share", "skipped_steps",
     ),
-    "evaluation": ("items", "samples", "rescue_items", "rescue_share"),
+    "evaluation": ("items", "samples", "unverified", "rescue_items", "rescue_share"),
     "overlap": ("jaccard",),
 }  # fmt: skip
 VOLUMES = ("records_in", "bytes_in")

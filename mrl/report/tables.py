@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from mrl.report.cohorts import Cohort, over_seeds
-from mrl.report.runs import PASS, VOLUMES, Run
+from mrl.report.runs import PASS, TAGLESS, VOLUMES, Run
 
 CURVE = ["facet", "series", "x", "value", "low", "high"]
 MAX_POINTS = 100
@@ -122,6 +122,27 @@ def comparison(groups: Sequence[Cohort], /) -> pd.DataFrame:
     result[["low", "high"]] = result[["low", "high"]].clip(0, 1)
     order = pd.factorize(pd.MultiIndex.from_frame(result[["policy", "tag"]]))[0]
     return result.assign(order=order).sort_values(["k", "order"], kind="stable")[columns]
+
+
+def no_comparison(groups: Sequence[Cohort], /) -> str:
+    """Why `comparison` has no row, in words."""
+    evaluations = [run.evaluations for run in _runs(groups) if len(run.evaluations)]
+    if not evaluations:
+        return "No evaluation was recorded"
+    values = heldout(groups)
+    if values["value"].isna().all():
+        whole = pd.concat(evaluations)
+        lost = whole[whole["tag"] == TAGLESS]["unverified"].sum()
+        return (
+            f"No response of the evaluations has a verdict ({lost:,.0f} were not verified; "
+            "unverified_said in metrics.jsonl says why)"
+        )
+    shared = [
+        set.intersection(*(set(run.evaluations["round"]) for run in group.runs)) for group in groups
+    ]
+    if not any(shared):
+        return "No evaluation was recorded at a round that the seeds have in common"
+    return "No response of the last evaluation has a verdict"
 
 
 def rescue_set(groups: Sequence[Cohort], /) -> pd.DataFrame:

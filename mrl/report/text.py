@@ -67,6 +67,11 @@ def interval(low: float | None, high: float | None, /) -> str:
     return f"[{low:.3f}, {high:.3f}]"
 
 
+def error(value: float, /) -> str:
+    """Format a standard error behind its number: ``± 0.012``; empty where there is none."""
+    return "" if math.isnan(value) else f" ± {value:.2g}"
+
+
 def flatten(values: Any, prefix: str = "", /) -> dict[str, Any]:
     """Nested mappings and lists as one mapping from dotted keys to leaves, in order.
 

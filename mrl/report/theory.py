@@ -5,6 +5,9 @@ is another one: of another length, and prompts share its weights. So a rule's fi
 with those of other rules, never with a learning curve; and of the change of success probability by
 prompt, theory can predict the order and the proportions, not the scale. The comparison fits one
 scale for each policy and reports the rank correlation over prompts with its interval.
+
+Graded rewards have many ways to fall. Where exact moments would have to go through too many of
+them, moments are simulated instead, with a fixed seed, and the result says so.
 """
 
 from collections.abc import Sequence
@@ -15,13 +18,19 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy import stats
 
-from bandit import exact, tradeoff
+from bandit import exact, sampling, tradeoff
+from bandit.moments import Moments
+from bandit.probes import Probe
+from bandit.world import World
 from mrl.config import RunConfig
 from mrl.errors import InputError
 from mrl.run_world import RunWorld
 from mrl.study.from_run import rules_of
 
 LEVEL, RESAMPLES = 0.95, 2000
+# Compositions up to which moments are exact: about two seconds a rule. Beyond, so many groups are
+# drawn for each prompt, which costs about as much.
+MOST_WAYS, DRAWS = 100_000, 20_000
 Array = NDArray[np.float64]
 
 
@@ -32,9 +41,10 @@ def probes(found: RunWorld, config: RunConfig, /) -> pd.DataFrame:
     -------
     DataFrame
         One row a receiver and label: the columns of `bandit.tradeoff.aggregate`, and
-        ``value_change``, the exact first-order change ``<grad J, E g>`` of the expected reward for
+        ``value_change``, the first-order change ``<grad J, E g>`` of the expected reward for
         a step of unit length of the learning rate, mean over prompts; ``own`` marks the rule that
-        the policy trained by.
+        the policy trained by. ``stability_cost_se`` and ``support_gain_se`` are standard errors
+        where the rule's moments were simulated (see `bounded_moments`), NaN where they are exact.
 
     Raises
     ------
@@ -42,12 +52,17 @@ def probes(found: RunWorld, config: RunConfig, /) -> pd.DataFrame:
         If theory refuses the world, for example for too many different rewards.
     """
     rules = rules_of(config)
+    errors = ["stability_cost_se", "support_gain_se"]
     frames = []
     for policy in config.policies:
         receiver = found.policies.index(policy.name)
         try:
             plane = tradeoff.plane(
-                found.world, rules, controls=True, **_sizes(found, config, receiver)
+                found.world,
+                rules,
+                controls=True,
+                moments=bounded_moments,
+                **_sizes(found, config, receiver),
             )
         except ValueError as error:
             raise InputError(
@@ -56,12 +71,32 @@ def probes(found: RunWorld, config: RunConfig, /) -> pd.DataFrame:
             ) from None
         uphill = plane["bias_cosine"].fillna(0.0) * plane["mean_norm"] * plane["true_norm"]
         change = uphill.groupby(plane["label"], sort=False).mean()
-        rows = tradeoff.aggregate(plane)
+        columns = dict.fromkeys([*plane.columns, *errors])
+        rows = tradeoff.aggregate(plane.reindex(columns=list(columns)))
         rows.insert(0, "receiver", policy.name)
         rows["value_change"] = rows["label"].map(change)
         rows["own"] = [rules.get(label) == config.probe_of(policy) for label in rows["label"]]
         frames.append(rows)
     return pd.concat(frames, ignore_index=True)
+
+
+def bounded_moments(world: World, probe: Probe, /, **sizes: Any) -> Moments:
+    """Exact moments where they go through at most `MOST_WAYS` compositions, else simulated ones.
+
+    Parameters
+    ----------
+    world, probe, **sizes
+        As in `bandit.exact.moments`.
+
+    Returns
+    -------
+    Moments
+        Those of `DRAWS` groups (`bandit.sampling.SampledMoments`, with standard errors), drawn
+        with seed 0, where they are not exact.
+    """
+    if exact.ways(world, probe, **sizes) <= MOST_WAYS:
+        return exact.moments(world, probe, **sizes)
+    return sampling.moments(world, probe, n=DRAWS, seed=0, **sizes)
 
 
 def changes(start: RunWorld, end: RunWorld, config: RunConfig, /) -> pd.DataFrame:
@@ -80,6 +115,7 @@ def changes(start: RunWorld, end: RunWorld, config: RunConfig, /) -> pd.DataFram
         One row a policy and prompt: ``before``, the scored success probability that the prediction
         stands on; ``direction``, the first-order change ``<grad p, E g>`` of the policy's own rule
         for a unit of the learning rate; ``predicted``, the same times the policy's ``scale``;
+        ``predicted_se``, its standard error where moments were simulated, else 0;
         ``measured``, the change of the share of successes among fresh samples, with the 95%
         interval ``low``, ``high`` of two independent proportions.
 
@@ -99,7 +135,7 @@ def changes(start: RunWorld, end: RunWorld, config: RunConfig, /) -> pd.DataFram
     frames = []
     for policy in config.policies:
         receiver = start.policies.index(policy.name)
-        direction = _direction(start, config, receiver)
+        direction, error = _direction(start, config, receiver)
         measured, low, high = _difference(
             *(
                 count[receiver]
@@ -116,6 +152,7 @@ def changes(start: RunWorld, end: RunWorld, config: RunConfig, /) -> pd.DataFram
                     "before": start.world.success_probability[receiver],
                     "direction": direction,
                     "predicted": scale * direction,
+                    "predicted_se": abs(scale) * error,
                     "scale": scale,
                     "measured": measured,
                     "low": low,
@@ -186,19 +223,23 @@ def _sizes(found: RunWorld, config: RunConfig, receiver: int, /) -> dict[str, An
     peers = {found.policies.index(name): n for name, n in seen.items() if name in found.policies}
     return {
         "receiver": receiver,
-        "own": config.group.own,
+        "own": config.group_of(config.policy(found.policies[receiver])).own,
         "peers": peers,
         "residual": found.residual(receiver),
     }
 
 
-def _direction(found: RunWorld, config: RunConfig, receiver: int, /) -> Array:
-    """``<grad p, E g>`` of the receiver's own rule in each prompt; 0 where p = 0."""
-    (policy,) = (one for one in config.policies if one.name == found.policies[receiver])
-    moments = exact.moments(found.world, config.probe_of(policy), **_sizes(found, config, receiver))
+def _direction(found: RunWorld, config: RunConfig, receiver: int, /) -> tuple[Array, Array]:
+    """``<grad p, E g>`` of the receiver's own rule by prompt, 0 where p = 0; standard errors."""
+    rule = config.probe_of(config.policy(found.policies[receiver]))
+    moments = bounded_moments(found.world, rule, **_sizes(found, config, receiver))
     p = found.world.success_probability[receiver]
     uphill = np.nan_to_num(found.world.log_success_gradient(receiver)) * p[:, None]
-    return (uphill * moments.mean).sum(-1)
+    error = np.zeros(len(p))
+    if isinstance(moments, sampling.SampledMoments):
+        variance = np.einsum("xd,xde,xe->x", uphill, moments.covariance(), uphill)
+        error = np.sqrt(np.maximum(variance, 0.0) / moments.n)
+    return (uphill * moments.mean).sum(-1), error
 
 
 def _difference(hits_0: Array, of_0: Array, hits_1: Array, of_1: Array, /) -> tuple[Array, ...]:

@@ -41,17 +41,20 @@ class Groups:
         Rollouts that were generated, redrawn ones included.
     unverified : mapping of str to int
         How many rewards are NaN, by reason.
+    said : mapping of str to str
+        What was said of the first of them, by reason.
     """
 
     rollouts: list[list[Rollout]]
     rewards: NDArray[np.float64]
     generated: int
     unverified: Mapping[str, int] = field(default_factory=dict)
+    said: Mapping[str, str] = field(default_factory=dict)
 
 
 def verify_all(
     task: Task, items: Sequence[Item], rollouts: Sequence[Sequence[Rollout]], /
-) -> tuple[NDArray[np.float64], NDArray[np.object_]]:
+) -> tuple[NDArray[np.float64], NDArray[np.object_], NDArray[np.object_]]:
     """Score B groups of G rollouts.
 
     Returns
@@ -60,6 +63,8 @@ def verify_all(
         NaN where there is no verdict.
     reasons : ndarray of str, shape (B, G)
         Why there is none, as in `mrl.tasks.Verdict`; empty where there is one.
+    details : ndarray of str, shape (B, G)
+        The same in words.
     """
     responses = [
         (item, rollout.text, rollout.finished)
@@ -70,12 +75,25 @@ def verify_all(
     verdicts = once(lambda: task.verdicts(responses))
     shape = len(items), -1
     rewards = np.array([one.reward for one in verdicts], np.float64).reshape(shape)
-    return rewards, np.array([one.reason for one in verdicts], np.object_).reshape(shape)
+    reasons, details = (
+        np.array(words, np.object_).reshape(shape)
+        for words in ([one.reason for one in verdicts], [one.detail for one in verdicts])
+    )
+    return rewards, reasons, details
 
 
 def count_reasons(reasons: NDArray[np.object_], /) -> dict[str, int]:
     """How many rollouts are not verified, by reason, in the order of the alphabet."""
     return dict(sorted(Counter(reasons[reasons != ""].tolist()).items()))
+
+
+def first_details(reasons: NDArray[np.object_], details: NDArray[np.object_], /) -> dict[str, str]:
+    """What was said of the first rollout that is not verified, by reason, in the same order."""
+    first: dict[str, str] = {}
+    for reason, detail in zip(reasons.ravel(), details.ravel(), strict=True):
+        if reason:
+            first.setdefault(reason, detail)
+    return dict(sorted(first.items()))
 
 
 def dead_groups(rewards: NDArray[np.float64], /) -> NDArray[np.bool_]:
@@ -99,7 +117,8 @@ def draw_groups(
     """Sample and verify a group for each item; redraw dead groups as often as `group` allows."""
     n = group.own
     rollouts: list[list[Rollout]] = [[] for _ in items]
-    rewards, reasons = np.full((len(items), n), np.nan), np.full((len(items), n), "", object)
+    rewards = np.full((len(items), n), np.nan)
+    reasons, details = np.full((2, len(items), n), "", object)
     todo = list(range(len(items)))
     generated = 0
     for attempt in range(group.redraws + 1):
@@ -107,11 +126,12 @@ def draw_groups(
         with phases("generate"):
             fresh = policy.generate(chosen, n, derive(seed, attempt))
         with phases("verify"):
-            rewards[todo], reasons[todo] = verify_all(task, chosen, fresh)
+            rewards[todo], reasons[todo], details[todo] = verify_all(task, chosen, fresh)
         for i, drawn in zip(todo, fresh, strict=True):
             rollouts[i] = drawn
         generated += len(todo) * n
         todo = [i for i, dead in zip(todo, dead_groups(rewards[todo]), strict=True) if dead]
         if not todo:
             break
-    return Groups(rollouts, rewards, generated, count_reasons(reasons))
+    said = first_details(reasons, details)
+    return Groups(rollouts, rewards, generated, count_reasons(reasons), said)

@@ -8,6 +8,7 @@ whether it was taken. Source: docs/cluster.md.
 import logging
 import os
 import signal
+import socket
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -40,6 +41,8 @@ Result = TypeVar("Result")
 PIECE = 2**26
 # Verification tasks of a policy at a time, where the configuration does not say.
 MOST_VERIFIERS = 8
+# Seconds in which a cluster must answer.
+REACHED = 10.0
 # What every process needs before it imports anything; threads are for each to say.
 ENVIRONMENT = {"OMP_WAIT_POLICY": "PASSIVE", "TOKENIZERS_PARALLELISM": "false"}
 
@@ -141,6 +144,11 @@ def connected(address: str | None, /) -> Iterator[None]:
     handler = signal.getsignal(signal.SIGTERM)
     settings: dict[str, Any] = {} if address else {"include_dashboard": False}
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    if address is None:
+        # A signal to all processes of a job ends Ray's first, and then the driver waits for them.
+        os.environ.setdefault("RAY_gcs_rpc_server_reconnect_timeout_s", "10")
+    else:
+        _knock(address)
     try:
         ray.init(
             address=address or "local",
@@ -150,14 +158,29 @@ def connected(address: str | None, /) -> Iterator[None]:
             **settings,
         )
     except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
-        where = f"no Ray cluster answers at {address!r}" if address else "Ray does not start here"
-        raise RunError(f"{where}: {error}; start one with: ray start --head") from None
+        raise _unreachable(address, error) from None
     try:
         if main:  # Ray has put its own there
             signal.signal(signal.SIGTERM, handler)
         yield
     finally:
         ray.shutdown()
+
+
+def _knock(address: str, /) -> None:
+    """Fail at once where nobody listens: Ray itself tries again for minutes."""
+    host, _, port = address.rpartition(":")
+    if not (host and port.isdigit()) or "/" in address:
+        return
+    try:
+        socket.create_connection((host, int(port)), timeout=REACHED).close()
+    except OSError as error:
+        raise _unreachable(address, error) from None
+
+
+def _unreachable(address: str | None, error: Exception, /) -> RunError:
+    where = f"no Ray cluster answers at {address!r}" if address else "Ray does not start here"
+    return RunError(f"{where}: {error}; start one with: ray start --head")
 
 
 class RayTeam:
@@ -211,6 +234,7 @@ class RayTeam:
             if self.layout.apart(name):
                 others = self.layout.places(name, "generation")
                 samplers[name] = [self._actor(Sampler, name, place) for place in others]
+        self._fetch((one.sit.remote(), name) for name, ours in samplers.items() for one in ours)
         addresses = self._fetch(
             (seats[0].address.remote(), name) for name, seats in self._seats.items()
         )
@@ -296,12 +320,11 @@ class RayTeam:
     ) -> dict[str, list[Any]]:
         """Call a method of every member, in turns where they share a device."""
         calls: dict[str, list[Any]] = {}
-        given = ray.put(args), ray.put(settings)
         for name, seats in self._seats.items():
             mine = self.layout.devices(name)
             before = [other for other in calls if mine & self.layout.devices(other)]
             turn = [call for other in before for call in calls[other]]
-            calls[name] = [seat.call.remote(function, *given, *turn) for seat in seats]
+            calls[name] = [seat.call.remote(function, args, settings, *turn) for seat in seats]
         return calls
 
     def save(self, folder: Path, /) -> None:

@@ -179,10 +179,13 @@ class Sampler:
 
     def __init__(self, config: RunConfig, name: str, home: str, timeout: float, /) -> None:
         settle(home)
-        self._policy = build_policy(config.policy(name), config)
-        self._policy.reference = None  # of learners only
-        self._timeout = timeout
+        self._config, self._name, self._timeout = config, name, timeout
         self._version = 0
+
+    def sit(self) -> None:
+        """Load the policy."""
+        self._policy = build_policy(self._config.policy(self._name), self._config)
+        self._policy.reference = None  # of learners only
 
     def take(self, version: int, weights: Sequence[Any], /) -> dict[str, float]:
         """Take over weights, unless it has them; what the engine's check showed."""
@@ -199,7 +202,7 @@ class Sampler:
     def sample(
         self, prompts: Prompts, n: int, seed: int, version: int, weights: Sequence[Any], /
     ) -> list[list[Sampled]]:
-        """Sample by the weights of a version, which a process that was started anew first takes."""
+        """Sample by the weights of a version, which are fetched if they are not here."""
         self.take(version, weights)
         return self._policy.sample(prompts, n, seed)
 

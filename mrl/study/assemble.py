@@ -6,13 +6,11 @@ computed.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from bandit import tradeoff
-from mrl.study.cells import STANDARD_ERRORS
 from mrl.study.grid import Cell
 
 # Rows that share these lie on one plane: what differs is rule and group sizes.
@@ -107,22 +105,11 @@ def _population(
     cell_of = np.repeat(np.arange(len(cells)), [len(rows[cell.key]) for cell in cells])
     # one group for each cell and label, whatever the labels are
     group = pd.MultiIndex.from_arrays([cell_of, plane["label"]]).factorize()[0]
-    keep = [name for name in figures if name not in ("label", "method", *STANDARD_ERRORS)]
+    keep = [name for name in figures if name not in ("label", "method")]
     total = tradeoff.aggregate(plane[keep].assign(label=group)).set_index("label")
     first = plane.groupby(group, sort=False)[[*coordinates, "method"]].first()
-    errors = plane.groupby(group, sort=False)[["weight", *STANDARD_ERRORS]].apply(_errors)
-    frame = pd.concat([first, total, errors], axis=1).reset_index(drop=True)
+    frame = pd.concat([first, total], axis=1).reset_index(drop=True)
     kept = np.zeros(len(frame), dtype=np.bool_)
     for _, part in frame.groupby([*PLACE, "method"], sort=False):
         kept[part.index] = tradeoff.non_dominated(part["stability_cost"], part["support_gain"])
     return frame.assign(on_frontier=kept)
-
-
-def _errors(part: pd.DataFrame, /) -> pd.Series:
-    """Standard errors of weighted means over contexts, those without a figure left out."""
-    found: dict[str, Any] = {}
-    for name in STANDARD_ERRORS:
-        known = part[part[name].notna()]
-        share = known["weight"] / known["weight"].sum()
-        found[name] = float(np.sqrt(np.square(share * known[name]).sum()))
-    return pd.Series(found)

@@ -1,16 +1,15 @@
 """What one cell of a study computes."""
 
 import json
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
-from bandit import World, dynamics, exact, sampling, tradeoff
-from bandit.design import Design
+from bandit import dynamics, exact, sampling, tradeoff
+from bandit.moments import Moments
 from bandit.probes import Probe, probe_from_config, probe_to_config
-from bandit.probes.group import Array
-from bandit.tradeoff.plane import axes, grpo_like
 from mrl.errors import InputError
 from mrl.study.grid import Cell
 
@@ -60,14 +59,7 @@ def _way_out(cell: Cell, /) -> str:
 
 
 def _exact(cell: Cell, /) -> pd.DataFrame:
-    rows = tradeoff.plane(
-        cell.world.value,
-        {} if cell.rule is None else {cell.rule.value.kind: cell.rule.value},
-        receiver=cell.receiver,
-        controls=cell.rule is None,
-        rare=cell.settings["rare"],
-        **cell.sizes,
-    )
+    rows = _placed(cell, exact.moments)
     return rows.assign(method="exact", **dict.fromkeys(STANDARD_ERRORS, 0.0))
 
 
@@ -81,42 +73,21 @@ def _exact_or_sampled(cell: Cell, /) -> pd.DataFrame:
 
 def _sampled(cell: Cell, /) -> pd.DataFrame:
     """The plane by simulation; GRPO, the reference, sees the same own rollouts."""
-    probe, world = _probe(cell), cell.world.value
-    found = _simulate(cell, probe)
-    reference = _simulate(cell, grpo_like(probe)).covariance_trace
-    figures = {
-        "label": probe.kind,
-        "context": np.arange(world.n_contexts),
-        **axes(found, reference, rare=cell.settings["rare"]),
-        "chi2": _chi2(cell, probe, world),
-        "ess": np.nan,
-        "rescue_probability": exact.rescue_probability(world, receiver=cell.receiver, **cell.sizes),
-        "dead_probability": exact.dead_probability(world, receiver=cell.receiver, own=cell.own),
-        "weight": world.weights,
-        "method": "sampled",
-        "stability_cost_se": found.covariance_trace_se,
-        "support_gain_se": found.support_gain_se,
-    }
-    return pd.DataFrame(figures)
+    settings = cell.settings
+    draw = partial(sampling.moments, n=settings["draws"], seed=settings["seed"])
+    return _placed(cell, draw).assign(method="sampled")
 
 
-def _simulate(cell: Cell, probe: Probe, /) -> sampling.SampledMoments:
-    return sampling.moments(
+def _placed(cell: Cell, moments: Callable[..., Moments], /) -> pd.DataFrame:
+    return tradeoff.plane(
         cell.world.value,
-        probe,
+        {} if cell.rule is None else {cell.rule.value.kind: cell.rule.value},
         receiver=cell.receiver,
-        n=cell.settings["draws"],
-        seed=cell.settings["seed"],
+        controls=cell.rule is None,
+        rare=cell.settings["rare"],
+        moments=moments,
         **cell.sizes,
     )
-
-
-def _chi2(cell: Cell, probe: Probe, world: World, /) -> Array:
-    rule = exact.ratio_rule(probe)
-    if rule is None or rule.kind == "none":
-        return np.full(world.n_contexts, np.nan)
-    design = Design.of(world, receiver=cell.receiver, own=cell.own, peers=cell.peers)
-    return tradeoff.chi_squared(world, design)
 
 
 def _learning(cell: Cell, /) -> pd.DataFrame:

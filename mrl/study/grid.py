@@ -22,7 +22,7 @@ from mrl.runs import versions
 
 Task = Literal["exact", "sampled", "sampled_if_too_large", "controls", "dynamics", "recommendation"]
 # Part of every key: to be raised when the columns of parts change.
-FORMAT = 1
+FORMAT = 2
 
 
 @dataclass(frozen=True, eq=False)

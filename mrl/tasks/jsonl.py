@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from mrl.config import JsonlTask
-from mrl.errors import InputError
+from mrl.errors import InputError, cannot_read
 from mrl.tasks.rows import Number, Row, Source, short
 
 
@@ -26,7 +26,7 @@ def _rows(path: str, /) -> Iterator[Row]:
         content = Path(path).read_bytes()
     except OSError as error:
         raise InputError(
-            f"cannot read {path}: {error.strerror}; expected a file of JSON objects, one a line"
+            f"{cannot_read(path, error)}; expected a file of JSON objects, one a line"
         ) from None
     for number, line in enumerate(content.removeprefix(b"\xef\xbb\xbf").split(b"\n"), start=1):
         where = f"{path}, line {number}"

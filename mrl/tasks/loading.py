@@ -8,6 +8,7 @@ from joblib import cpu_count
 from mrl.config import DatasetTask, JsonlTask, ReasoningGymTask, TaskConfig
 from mrl.errors import InputError, RunError
 from mrl.tasks import gym, hub, jsonl
+from mrl.tasks.answers import bounded
 from mrl.tasks.functions import FunctionVerifier
 from mrl.tasks.mathematics import MathVerifier
 from mrl.tasks.patterns import BOXED, Extracted, regex
@@ -49,6 +50,7 @@ def _load_rows(config: JsonlTask | DatasetTask, seed: int, /) -> Task:
     if config.verifier == "math" and config.response_pattern is None:
         verify = Extracted(verify, BOXED)
     train, heldout = jsonl.sources(config) if config.kind == "jsonl" else hub.sources(config)
+    train, heldout = bounded(config, train), heldout and bounded(config, heldout)
     items = split(config, train, heldout, seed)
     return Task(items.train, items.heldout, config.verifier, verify, items.notes)
 

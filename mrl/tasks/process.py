@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, Pipe
 from typing import IO, TYPE_CHECKING
 
-from mrl.tasks.verdicts import LONGEST, Job, Verdict
+from mrl.errors import LONGEST
+from mrl.tasks.verdicts import Job, Verdict
 from mrl.tasks.worker import noted
 
 if TYPE_CHECKING:

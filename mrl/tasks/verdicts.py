@@ -4,6 +4,8 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
+from mrl.errors import words_of
+
 if TYPE_CHECKING:
     from mrl.tasks.task import Item
 
@@ -12,9 +14,6 @@ Job: TypeAlias = "tuple[Item, bytes, bool]"
 
 Verify: TypeAlias = "Callable[[Item, bytes, bool], float | None]"
 """``verify(item, response, finished)``: reward in [0, 1], or None where none could be found."""
-
-# Characters of an error's text that are kept.
-LONGEST = 300
 
 
 class Verdict(NamedTuple):
@@ -48,8 +47,3 @@ def judge(verify: Verify, job: Job, /) -> Verdict:
         # A verifier meets text that its author did not foresee.
         return Verdict(None, "exception", words_of(error))
     return Verdict(None, "none", f"the verifier returned {reward}")
-
-
-def words_of(error: BaseException, /) -> str:
-    """Type and text of an error, on one short line."""
-    return f"{type(error).__name__}: {error}".replace("\n", " ")[:LONGEST]

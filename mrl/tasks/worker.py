@@ -19,7 +19,8 @@ import time
 from collections.abc import Sequence
 from multiprocessing.connection import Connection
 
-from mrl.tasks.verdicts import Job, Verdict, Verify, judge, words_of
+from mrl.errors import words_of
+from mrl.tasks.verdicts import Job, Verdict, Verify, judge
 
 # Seconds after which verdicts are sent on: messages cost more than cheap verdicts.
 FLUSH = 0.01

@@ -138,6 +138,30 @@ class SegmentEncoder:
     content: ContentEncoder
     structure: StructuralTokens = StructuralTokens()
 
+    @classmethod
+    def of(
+        cls, policy: str, tokenizer: Any, declared: Mapping[str, str] | str = "auto", /
+    ) -> "SegmentEncoder":
+        """Build that of a policy.
+
+        Parameters
+        ----------
+        policy : str
+            Its name, for messages.
+        tokenizer, declared
+            As in `StructuralTokens.of`.
+
+        Raises
+        ------
+        InputError
+            As there, naming the policy.
+        """
+        try:
+            structure = StructuralTokens.of(tokenizer, declared)
+        except InputError as error:
+            raise InputError(f"policy {policy!r}: {error}") from None
+        return cls(ContentEncoder.of(tokenizer), structure)
+
     def spell(self, ids: ArrayLike, /) -> tuple[bytes, tuple[Segment, ...]]:
         """Text of a response without its end token, and the structural segments in it.
 
@@ -185,6 +209,8 @@ class SegmentEncoder:
         source : StructuralTokens, optional
             What the peer declares, where that is known.
         """
+        if not segments:
+            return ()
         declared = {} if source is None else source.spellings
         return tuple(
             one
@@ -233,7 +259,12 @@ class SegmentEncoder:
             out.append(np.concatenate(ids) if refused is None else refused)  # type: ignore[arg-type]
         return out
 
-    def canonical_batch(self, rows: Sequence[ArrayLike], /) -> NDArray[np.bool_]:
+    def canonical_batch(
+        self,
+        rows: Sequence[ArrayLike],
+        spelled: Sequence[tuple[bytes, Sequence[Segment]]] | None = None,
+        /,
+    ) -> NDArray[np.bool_]:
         """Whether each text segment of each response has its canonical ids, shape (len(rows),).
 
         Parameters
@@ -241,21 +272,17 @@ class SegmentEncoder:
         rows : sequence of array_like of int
             Sampled ids without their end token. A control token that is not declared as structural
             is never canonical.
+        spelled : sequence of (bytes, sequence of Segment), optional
+            What `spell` gives of each row, where it is at hand.
         """
-        owners, pieces = [], []
-        for row, ids in enumerate(rows):
-            for piece in self._pieces(ids):
-                if not isinstance(piece, int):
-                    owners.append(row)
-                    pieces.append(piece)
-        canonical = np.ones(len(rows), bool)
-        if pieces:
-            self.content.table.lengths(np.concatenate(pieces))  # refuses ids that name no token
-        texts = [self.content.table.join(piece.tolist()) for piece in pieces]
-        for row, best, piece in zip(owners, self.content.encode_batch(texts), pieces, strict=True):
-            if isinstance(best, Unrepresentable) or not np.array_equal(best, piece):
-                canonical[row] = False
-        return canonical
+        if spelled is None:
+            spelled = [self.spell(ids) for ids in rows]
+        best = self.encode_batch([text for text, _ in spelled], [marks for _, marks in spelled])
+        same = [
+            not isinstance(ids, Unrepresentable) and ids.tolist() == list(row)  # type: ignore[arg-type]
+            for ids, row in zip(best, rows, strict=True)
+        ]
+        return np.array(same, dtype=bool)
 
     def lengths(
         self, ids: ArrayLike, segments: Sequence[Segment] | None = None, /

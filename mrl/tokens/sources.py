@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from mrl.config import PolicyConfig
-from mrl.errors import InputError, PackageMissing
+from mrl.errors import InputError, PackageMissing, words_of
 from mrl.hub import local_only
 from mrl.tokens.conversion import as_it_is, sentencepiece, tekken
 from mrl.tokens.published import TOKENIZERS
@@ -171,7 +171,7 @@ def _from_file(path: Path, /) -> Any:
     except InputError:
         raise
     except Exception as error:  # the libraries raise bare exceptions of several kinds
-        raise InputError(f"cannot read {path} ({_first_line(error)}); {expected}") from None
+        raise InputError(f"cannot read {path} ({words_of(error)}); {expected}") from None
 
 
 def _from_pretrained(name: str, /) -> Any:
@@ -186,10 +186,6 @@ def _from_pretrained(name: str, /) -> Any:
         return AutoTokenizer.from_pretrained(name, local_files_only=local_only(name))
     except Exception as error:  # what a damaged or remote folder raises depends on its content
         raise InputError(
-            f"no tokenizer could be loaded from {name!r} ({_first_line(error)}); expected a "
+            f"no tokenizer could be loaded from {name!r} ({words_of(error)}); expected a "
             f"folder or file of a tokenizer, a hub id, or one of {list(TOKENIZERS)}"
         ) from None
-
-
-def _first_line(error: Exception, /) -> str:
-    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

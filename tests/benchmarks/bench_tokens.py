@@ -100,6 +100,8 @@ def speed(text: str, number: int, tokens: int, repeat: int) -> Table:
     responses = responses_of(text, receiver, number, tokens)
     texts = [response.decode() for response in responses]
     sampled, canonical = (retokenize_batch(responses, side) for side in (source, receiver))
+    # A rollout holds its ids as numbers, and what they spell.
+    rollouts, spelled = [tuple(row.tolist()) for row in sampled], [(one, ()) for one in responses]
     rng = np.random.default_rng(0)
     logprobs = [-rng.exponential(size=len(row)) for row in sampled]
     aligned = [
@@ -129,7 +131,7 @@ def speed(text: str, number: int, tokens: int, repeat: int) -> Table:
         {
             "bare receiver": bare(receiver),
             "bare source": bare(source),
-            "gate": lambda part: codec.canonical_batch(sampled[part]),
+            "gate": lambda part: codec.canonical_batch(rollouts[part], spelled[part]),
             "retokenize_batch": lambda part: retokenize_batch(responses[part], receiver),
             "block": block_pass,
             "align_batch": together,

@@ -184,9 +184,11 @@ def test_unvalidated_stays_said_when_the_status_is_lost(mrl, config, folder):
     ("override", "words"),
     [
         ("device=banana", "'banana' is no device"),
+        ("device=meta", "'meta' cannot be trained on here"),
+        ("device=privateuseone", "'privateuseone' cannot be trained on here"),
         ("policies.0.model.params.hidden_sise=8", "did you mean 'hidden_size'"),
-        ("policies.0.model.params.num_attention_heads=0", "no model could be made"),
-        ("policies.0.model.params.hidden_size=15", "no model could be made"),
+        ("policies.0.model.params.num_attention_heads=0", "modulo by zero"),
+        ("policies.0.model.params.hidden_size=15", "(15) is not a multiple of the number of"),
     ],
 )
 def test_models_and_devices_that_cannot_be(mrl, config, folder, override, words):
@@ -194,6 +196,19 @@ def test_models_and_devices_that_cannot_be(mrl, config, folder, override, words)
     assert code == 2
     assert words in message
     assert not folder.exists()
+
+
+def test_shipped_pairs_start_in_any_folder_or_say_what_they_miss(mrl, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    smaller = ("rounds=1", "prompts=1", "evaluation.items=1", "task.size=4", "task.eval_size=4")
+    assert mrl("train", "arithmetic-pair", "--unvalidated", *smaller)[0] == 0
+    code, message = mrl("train", "demo-pair", "--unvalidated")
+    assert code == 2
+    assert (
+        f"runs/demo/data/train.jsonl: No such file or directory, looked for from {tmp_path} "
+        in message
+    )
+    assert "mrl demo writes it" in message
 
 
 def test_a_folder_is_no_file_to_write(mrl, config, folder, tmp_path):
@@ -270,7 +285,8 @@ def test_unverified_responses_are_counted_by_reason_and_the_run_goes_on(
         "import os\n"
         "def score(question, answer, response, finished):\n"
         "    if response == '00': os._exit(1)\n"
-        "    return None if response == '' else len(response) / (len(response) % 2)\n",
+        "    if len(response) == 2: raise KeyError(object(), 'x' * 1000)\n"
+        "    return None if response == '' else 1.0\n",
         encoding="utf-8",
     )
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -289,6 +305,16 @@ def test_unverified_responses_are_counted_by_reason_and_the_run_goes_on(
     assert [sum(found.values()) for found in reasons] == [row["unverified"] for row in rounds]
     evaluated = [row for row in rows if row["event"] == "evaluation"]
     assert all(sum(row["unverified_by_reason"].values()) == row["unverified"] for row in evaluated)
+    # what the verifier said, bounded, and the same in every process
+    said = [row["unverified_said"] for row in rows if "unverified_said" in row]
+    assert [set(one) for one in said] == [
+        set(row["unverified_by_reason"]) for row in rows if "unverified_by_reason" in row
+    ]
+    words = {reason: one[reason] for one in said for reason in one}
+    assert words["exception"].startswith("KeyError: (<object object at 0x...>, 'xxx")
+    assert len(words["exception"]) == 300
+    assert words["crash"] == "its process ended (exit status 1)"
+    assert words["none"] == "the verifier returned None"
 
 
 def test_prompts_too_long_are_left_out_where_that_is_asked_for(mrl, config, folder, parity_task):

@@ -77,7 +77,7 @@ def policy(name: str, tokenizer: Any, *, seed: int, shift: float = 0.0, **sampli
 
 
 def weights(receiver: Policy, source: Policy, seed: int, samples: int = SAMPLES) -> np.ndarray:
-    """The weights that the receiver's loss gives to rollouts of the source."""
+    """Weights of the source's rollouts in the receiver's loss; what the gate takes out has 0."""
     rewards = (np.arange(samples)[None] % 2).astype(float)
     theirs = Groups(source.generate([ITEM], samples, seed), rewards, samples)
     own = Groups(receiver.generate([ITEM], 2, seed + 1), np.array([[0.0, 1.0]]), 2)
@@ -93,7 +93,8 @@ def weights(receiver: Policy, source: Policy, seed: int, samples: int = SAMPLES)
         rng=np.random.default_rng(0),
     )
     _, results = accumulate(receiver, found)
-    return np.array([weight for result in results for _, weight in result.ratios])
+    formed = [weight for result in results for _, weight in result.ratios]
+    return np.array(formed + [0.0] * len(found.gated))
 
 
 def canonical(one: Policy, seed: int, samples: int = SAMPLES) -> np.ndarray:

@@ -1,15 +1,19 @@
 """What a policy asks for: sizes from where its model is, estimates, and measured times."""
 
+import io
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from mrl.allocation import plan
+from mrl.allocation.allocating import table
 from mrl.allocation.costs import demands_of, inventory_of, measured
 from mrl.allocation.placement import demanded_memory
 from mrl.allocation.sizes import size_of
+from mrl.cli import main
 from mrl.config import InventoryConfig, RunConfig, dump, load, load_inventory, parse
 from mrl.errors import InputError
 
@@ -186,3 +190,29 @@ def test_the_shipped_set_ups_fit_the_shipped_clusters(name, cluster_name):
     config, inventory = load(name), load_inventory(cluster_name)
     placement = plan(inventory_of(inventory), demands_of(config, inventory))
     assert 1 <= placement.round_seconds / placement.bound < 1.05
+
+
+def test_a_table_that_goes_to_a_file_is_whole_and_in_one_line_a_policy(capsys, monkeypatch):
+    monkeypatch.delenv("COLUMNS", raising=False)
+    with pytest.raises(SystemExit) as end:
+        main(["allocate", "math-pair", "--inventory", "cluster-8gpu"])
+    assert end.value.code == 0
+    text = capsys.readouterr().out
+    assert "\u2026" not in text
+    rows = [line for line in text.splitlines() if line.startswith("\u2502")]
+    assert [row.split()[1] for row in rows] == ["qwen", "smollm"]
+    assert all("time-shared" in row and "GiB" not in row for row in rows)
+
+
+def test_a_table_in_a_narrow_terminal_leaves_nothing_out():
+    shown = io.StringIO()
+    cluster_of_8 = load_inventory("cluster-8gpu")
+    placement = plan(inventory_of(cluster_of_8), demands_of(load("math-pair"), cluster_of_8))
+    Console(file=shown, width=60).print(table(placement))
+    assert "\u2026" not in shown.getvalue()
+    column = "".join(
+        line.split("\u2502")[2].strip()
+        for line in shown.getvalue().splitlines()
+        if line.startswith("\u2502")
+    )
+    assert column == "time-shared" * 2

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from scipy.stats import binom, multinomial
 
-from bandit import Residual, World, exact, sampling
-from bandit.compositions import Pool, composition_counts, compositions, distribution
+from bandit import Residual, World, enumeration, exact, sampling
+from bandit.compositions import Pool, composition_counts, compositions, distribution, group_of
 from bandit.policies import natural_gradient, softmax, squared_scores
 from bandit.probes import GRPO, PRP, SGT, XGRPO, Credit, Group, Probe
 from bandit.probes.probe import peer_zeros
@@ -55,6 +55,26 @@ class Coin(Reinforce):
 
 def graded_world() -> World:
     return random_world(np.random.default_rng(0), contexts=3, arms=6, levels=GRADED)
+
+
+@pytest.mark.parametrize("probe", [GRPO(), PRP(), XGRPO(), SGT(), PRP(ratio="none")])
+@pytest.mark.parametrize("drop", [0.0, 0.3])
+def test_ways_are_the_compositions_that_moments_go_through(
+    probe: Probe, drop: float, monkeypatch: pytest.MonkeyPatch
+):
+    counted = []
+
+    def counting(own, peers, rows, threshold):
+        counted.append(len(rows[0]))
+        return group_of(own, peers, rows, threshold)
+
+    monkeypatch.setattr(enumeration, "group_of", counting)
+    # two contexts of three levels, which are looked at together, and one of two
+    rewards = np.array([[0.0, 0.5, 1.0], [1.0, 0.5, 0.0], [0.0, 0.0, 1.0]])
+    world = World.tabular(np.full((3, 3, 3), 1 / 3), rewards)
+    sizes = {"own": 3, "peers": {1: 2, 2: 1}, "residual": Residual(drop=drop)}
+    exact.moments(world, probe, **sizes)
+    assert exact.ways(world, probe, **sizes) == sum(counted)
 
 
 def test_a_rule_of_ones_own_is_analysed_exactly():

@@ -1,11 +1,13 @@
 """The stability-support plane, its table in the theory, and its figures."""
 
+from functools import partial
+
 import matplotlib as mpl
 import numpy as np
 import pandas as pd
 import pytest
 
-from bandit import Residual, World, dynamics, exact, plots, tradeoff
+from bandit import Residual, World, dynamics, exact, plots, sampling, tradeoff
 from bandit.probes import GRPO, PRP, SGT, XGRPO, Probe
 from bandit.tradeoff.accuracy import context_accuracy, population_accuracy
 from bandit.worlds import random_world, rare_success, specialists
@@ -102,6 +104,25 @@ def test_population_figures_follow_from_the_contexts():
     cosine = mean @ true / np.linalg.norm(mean) / np.linalg.norm(true)
     assert row["bias_cosine"] == pytest.approx(cosine)
     assert row["relative_cost"] == pytest.approx(row["stability_cost"] / row["reference_cost"])
+
+
+def test_a_simulated_plane_has_the_errors_of_its_figures_and_the_same_columns_else():
+    world = random_world(np.random.default_rng(5), contexts=3, arms=4)
+    rules = {"SGT": SGT(), "PRP": PRP(cap=2.0)}
+    sizes = {"own": 4, "peers": 4, "controls": True}
+    exactly = tradeoff.plane(world, rules, **sizes)
+    draw = partial(sampling.moments, n=4000, seed=1)
+    drawn = tradeoff.plane(world, rules, moments=draw, **sizes)
+    errors = ["stability_cost_se", "support_gain_se"]
+    assert set(drawn) - set(exactly) == set(errors)
+    assert (drawn["ess"].fillna(-1) == exactly["ess"].fillna(-1)).all()
+    for name in ("stability_cost", "support_gain"):
+        assert ((drawn[name] - exactly[name]).abs() <= 5 * drawn[f"{name}_se"]).all()
+    total = tradeoff.aggregate(drawn).set_index("label")["stability_cost_se"]
+    for label, part in drawn.groupby("label"):
+        weight = part["weight"] / part["weight"].sum()
+        by_hand = sum((weight * part["stability_cost_se"]) ** 2) ** 0.5
+        assert total[label] == pytest.approx(by_hand, rel=1e-12)
 
 
 def test_error_is_that_of_one_context_and_of_the_whole_population():

@@ -1,10 +1,12 @@
 """Records -> Group -> Credit -> rows: what of its peers' experience a receiver trains on."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from bandit.probes import GRPO, PRP, SGT, XGRPO, Group
 from mrl.batch import Assignment, Row
@@ -15,7 +17,7 @@ from mrl.rollout import Rollout
 from mrl.rollout.groups import Groups, verify_all
 from mrl.tasks import Item, Task
 from mrl.tasks.verifiers import exact
-from mrl.update import update
+from mrl.update import accumulate, update
 
 ITEMS = [Item.of("01=", "1"), Item.of("11=", "0")]
 EOS = 1
@@ -302,6 +304,29 @@ def test_ratio_of_a_peer_that_is_the_receiver_itself_is_one(receiver, ratio):
     gated = found.counts["gated_share"]
     assert figures["ratio_q50"] == pytest.approx(1.0, abs=1e-9)
     assert figures["ratio_mean"] == pytest.approx(1.0 - gated, abs=1e-9)
+
+
+def test_a_rollout_that_fails_the_gate_is_not_computed_and_its_ratio_is_zero(receiver, peer):
+    me = receiver(PRP())
+    own = groups(me, ["0", "1"])
+    digits = peer.encode([b"0"])[0] + peer.encode([b"1"])[0]
+    apart = Rollout(digits, np.full(2, -1.0), False, b"01")
+    theirs = Groups([[apart, rollout(peer, "1")]], np.array([[0.0, 1.0]]), 2)
+    found = bridge(me, own, published(peer, theirs, "rollout"), {"peer": 2}, sources=[peer])
+    gated, passed = peer_rows(found, own)
+    assert (gated.pg_weight, gated.counted, found.gated) == (0.0, True, (0,))
+    assert passed.pg_weight > 0
+    assert found.counts["trained_tokens_peer"] == passed.length
+    gradients = []
+    computed = replace(gated, pg_weight=passed.pg_weight)
+    for rows in (found.rows, [*found.rows[:-2], computed, passed]):
+        accumulate(me, replace(found, rows=rows))
+        gradients.append(torch.cat([p.grad.flatten() for p in me.parameters]))
+    torch.testing.assert_close(*gradients, rtol=1e-12, atol=1e-14)
+    figures = update(me, found)
+    # The own response "1" has the tokens of the peer's.
+    assert figures["computed_tokens"] == sum(row.length for row in found.rows[:2])
+    assert figures["ess"] == pytest.approx(0.5)
 
 
 def test_sgt_puts_its_weight_on_one_verified_success(receiver, peer):

@@ -125,6 +125,7 @@ def test_unverified_samples_are_counted_and_left_out() -> None:
     found = evaluate([one, two], task_of(*[None] * 3), settings(), round=0, seed=0)
     row = rows_of(found, "one")
     assert row["unverified"] == 9
+    assert set(row["unverified_said"]) == set(row["unverified_by_reason"])
     assert row["pass@1"] == (1 / 2 + 1) / 2
     # Two verified samples are there for the first item only.
     assert row["pass@2"] == 1.0

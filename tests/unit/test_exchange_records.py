@@ -20,6 +20,7 @@ from mrl.exchange import (
     SuccessRecord,
     decode,
     statistics,
+    statistics_batch,
 )
 from mrl.exchange.fields import MAX_SEGMENTS, MAX_TEXT_BYTES, MAX_TOKENS
 from mrl.exchange.framing import MAX_RECORD_BYTES, seal
@@ -261,6 +262,12 @@ def test_statistics_leave_out_what_was_not_verified():
     assert statistics([1.0, None, float("nan"), 0.0]) == statistics([1.0, 0.0])
     assert statistics([None]) == {"n": 0, "mean": 0.0, "M2": 0.0, "min": 0.0, "max": 0.0}
     assert GroupStats("p", "a", 0, **statistics([None])).n == 0
+
+
+def test_statistics_of_groups_are_those_of_each_alone():
+    rewards = np.random.default_rng(0).random((5, 8))
+    rewards[0, 2:5], rewards[1] = np.nan, np.nan
+    assert statistics_batch(rewards) == [statistics(group) for group in rewards]
 
 
 def test_statistics_of_equal_rewards_are_accepted_and_show_no_variance():

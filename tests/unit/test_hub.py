@@ -6,10 +6,11 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
-from mrl.config import PolicyConfig
+from mrl.config import DatasetTask, PolicyConfig
 from mrl.errors import InputError
 from mrl.hub import local_only
 from mrl.models import load_tokenizer
+from mrl.tasks import load_task
 from mrl.tokens.sources import encoder_of
 
 constants = pytest.importorskip("huggingface_hub.constants")
@@ -78,3 +79,22 @@ def test_an_unknown_model_is_an_error_at_once(no_hub, no_pause):
     config = PolicyConfig.model_validate({"name": "a", "model": model})
     with pytest.raises(InputError, match=r"'somebody/something'.*one of \['smollm2'\]"):
         load_tokenizer(config)
+
+
+def test_an_unknown_data_set_is_an_error_at_once_and_says_the_ways_out(no_hub, no_pause, capfd):
+    datasets = pytest.importorskip("datasets")
+    before = constants.HF_HUB_OFFLINE, datasets.config.HF_HUB_OFFLINE
+    with pytest.raises(InputError) as caught:
+        load_task(DatasetTask(kind="dataset", path="somebody/something"), 0)
+    for words in ("'somebody/something'", "the hub cannot be asked", "HF_HOME", ".parquet"):
+        assert words in str(caught.value)
+    assert "Retrying" not in "".join(capfd.readouterr())
+    assert before == (constants.HF_HUB_OFFLINE, datasets.config.HF_HUB_OFFLINE)
+
+
+def test_a_local_file_of_another_type_is_not_looked_for_on_the_hub(no_hub, tmp_path):
+    pytest.importorskip("datasets")
+    path = tmp_path / "sums.txt"
+    path.write_text("1+1=2\n")
+    with pytest.raises(InputError, match=r"sums.txt is a local file of a type that is not read"):
+        load_task(DatasetTask(kind="dataset", path=str(path)), 0)

@@ -175,6 +175,23 @@ class TestSchedules:
             with pytest.raises(ValueError, match="decay_rounds"):
                 OptimizerConfig.model_validate({"decay_rounds": 3} | wrong)
 
+    @pytest.mark.parametrize("schedule", ["linear", "cosine"])
+    def test_a_warm_up_that_outlasts_a_run_that_cannot_grow_is_refused(self, settings, schedule):
+        def run(rounds: int, **more):
+            values = settings(2, rounds=rounds)
+            values["policies"][1]["optimizer"] = {"schedule": schedule, "warmup_rounds": 3, **more}
+            return parse(values)
+
+        assert run(4).rounds == 4
+        for rounds in (2, 3):
+            with pytest.raises(InputError) as caught:
+                run(rounds)
+            for words in ("policy 'b'", "warmup_rounds=3", f"rounds={rounds}", "decay_rounds"):
+                assert words in str(caught.value)
+        # these may grow: the warm-up goes on where the run does
+        assert run(2, decay_rounds=8).rounds == 2
+        assert run(2, schedule="constant").rounds == 2
+
 
 class TestInheritance:
     def test_what_a_policy_leaves_out_is_as_in_the_run(self, settings):
@@ -205,6 +222,13 @@ class TestInheritance:
     def test_the_best_checkpoint_is_chosen_by_a_figure_of_the_evaluation(self, settings, best):
         with pytest.raises(InputError, match=r"checkpoint.best.*pass@1.*pass@2"):
             parse(settings(1, checkpoint={"best": best}))
+
+    @pytest.mark.parametrize("every", [0, 3])
+    def test_the_best_checkpoint_needs_an_evaluation_inside_the_run(self, settings, every):
+        values = settings(1, rounds=2, checkpoint={"best": "pass@1"}, evaluation={"every": every})
+        with pytest.raises(InputError, match=rf"evaluation.every={every} and rounds=2"):
+            parse(values)
+        assert parse(values | {"evaluation": {"every": 2}}).checkpoint.best == "pass@1"
 
 
 @pytest.mark.parametrize(

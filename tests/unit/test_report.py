@@ -312,6 +312,58 @@ def test_a_run_without_evaluations_gives_a_page_that_says_so(
     assert "No sample rollouts were recorded" in page.text
 
 
+def without_verdicts(folder: Path, rounds: tuple[int, ...]) -> Path:
+    """Turn a run's evaluations after so many rounds into ones that verified nothing."""
+    path = folder / "metrics.jsonl"
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    for row in rows:
+        if row["event"] == "evaluation" and row["round"] in rounds:
+            row |= {key: None for key in row if key.startswith("pass@")} | {"unverified": 8}
+    path.write_text(lines(rows))
+    return folder
+
+
+def test_evaluations_without_a_verdict_are_not_said_to_be_missing(
+    make_run: MakeRun, tmp_path: Path
+) -> None:
+    page = report(tmp_path, without_verdicts(make_run(), rounds=(0, 4)))
+    assert "No evaluation was recorded" not in page.text
+    # two evaluations of two policies
+    assert "No response of the evaluations has a verdict (32 were not verified" in page.text
+    page = report(tmp_path, without_verdicts(make_run("half"), rounds=(4,)))
+    assert "No response of the last evaluation has a verdict" in page.text
+    # nor where one of two seeds lacks the rounds of the other
+    other = make_run("other", seed=1, rounds_done=3)
+    for name in ("metrics.jsonl", "samples.jsonl"):
+        for old, new in (("0", "1"), ("4", "3")):
+            path = other / name
+            path.write_text(
+                "".join(
+                    line.replace(f'"round": {old}', f'"round": {new}')
+                    if '"event": "round"' not in line
+                    else line
+                    for line in path.read_text().splitlines(keepends=True)
+                )
+            )
+    page = report(tmp_path, make_run("first"), other)
+    assert "No evaluation was recorded at a round that the seeds have in common" in page.text
+
+
+def test_a_run_is_named_by_the_rules_that_its_policies_learn_by(make_run: MakeRun) -> None:
+    folder = make_run()
+    run = config.load(folder / "config.yaml").model_dump(mode="json")
+    rules = ({"kind": "grpo"}, {"kind": "prp", "cap": 2.0})
+    for policy, rule in zip(run["policies"], rules, strict=True):
+        policy["probe"] = rule
+    (folder / "config.yaml").write_text(config.dump(config.parse(run)), encoding="utf-8")
+    (group,) = cohorts([load_run(folder)])
+    assert group.label == "grpo (chars), prp(cap=2) (bpe)"
+    run["policies"][0]["probe"] = rules[1]
+    (folder / "config.yaml").write_text(config.dump(config.parse(run)), encoding="utf-8")
+    (group,) = cohorts([load_run(folder)])
+    assert group.label == "prp(cap=2)"
+
+
 def started(folder: Path) -> Path:
     """Turn a run's folder into that of a run without a single row."""
     (folder / "metrics.jsonl").write_text("")

@@ -1,5 +1,6 @@
 """A run's world as numbers: its file, its residual, and what the report makes of two of them."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,9 @@ import pytest
 
 from bandit.policies import log_ratio
 from bandit.probes import RatioRule
-from mrl.config import parse, parse_study
+from mrl.config import dump, parse, parse_study
 from mrl.errors import InputError
-from mrl.report import figures, theory
+from mrl.report import figures, theory, write_report
 from mrl.run_world import RunWorld, stored_worlds
 
 PROMPTS = 6
@@ -192,6 +193,79 @@ def test_the_own_rule_is_marked_and_its_value_changes_uphill():
     assert own["receiver"].tolist() == ["a", "b"]
     assert "PRP, cap 10" not in set(rows["label"])
     assert (rows.loc[rows["label"] == "GRPO", "value_change"] > 0).all()
+
+
+def graded(levels: int) -> RunWorld:
+    """The world with a reward of its own for each arm of each prompt, some of which fail."""
+    rng = np.random.default_rng(0)
+    probs = rng.dirichlet(np.ones(levels), size=(2, PROMPTS))
+    rewards = rng.uniform(0, 0.9, (PROMPTS, levels))
+    rewards[:, 0], rewards[:, -1] = 1.0, 0.0
+    counts = np.rint(100 * probs).astype(np.int64)
+    return world(
+        probs_NXK=probs,
+        canonical_NXK=probs.copy(),
+        representable_NXK=np.ones(probs.shape, np.bool_),
+        rewards_XK=rewards,
+        counts_NXK=counts,
+        canonical_counts_NXK=counts,
+    )
+
+
+def test_moments_are_simulated_where_rewards_can_fall_in_too_many_ways():
+    config = run_config(group={"own": 8, "peers": 8})
+    rows = theory.probes(graded(5), config).set_index(["receiver", "label"])
+    simulated = rows["stability_cost_se"].notna()
+    assert simulated["a", "XGRPO"]
+    assert simulated["b", "SGT"]
+    assert not simulated["a", "GRPO (this run)"]
+    assert (rows[simulated]["stability_cost_se"] > 0).all()
+    assert (rows[simulated]["support_gain_se"] < rows[simulated]["support_gain"].abs() + 0.1).all()
+    assert not theory.probes(world(), config)["stability_cost_se"].notna().any()
+
+
+def test_simulated_figures_lie_within_their_errors_of_exact_ones(monkeypatch: pytest.MonkeyPatch):
+    config = run_config(probe={"kind": "xgrpo"})
+    start, end = graded(3), replace(graded(3), round=9)
+    want, exactly = theory.probes(start, config), theory.changes(start, end, config)
+    monkeypatch.setattr(theory, "MOST_WAYS", 0)
+    got, drawn = theory.probes(start, config), theory.changes(start, end, config)
+    assert got["stability_cost_se"].notna().all()
+    for name in ("stability_cost", "support_gain"):
+        gap = (got[name] - want[name]).abs()
+        assert (gap <= 5 * got[f"{name}_se"] + 1e-12).all()
+        assert gap.max() > 0
+    assert (exactly["predicted_se"] == 0).all()
+    gap = (drawn["direction"] - exactly["direction"]).abs()
+    assert 0 < gap.max() < 0.05 * exactly["direction"].abs().max()
+
+
+def test_the_page_names_the_rules_that_were_simulated(tmp_path: Path):
+    started = tmp_path / "tiny"
+    started.mkdir()
+    (started / "config.yaml").write_text(dump(run_config(group={"own": 8, "peers": 8})))
+    state = {"id": "x", "status": "running", "rounds_done": 0, "versions": {}, "error": None}
+    (started / "run.json").write_text(json.dumps(state | {"unvalidated": True, "notes": []}))
+    for name in ("metrics.jsonl", "timing.jsonl", "samples.jsonl"):
+        (started / name).touch()
+    graded(5).save(started / "world-000000.npz")
+    page = write_report([started], tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "Simulated, not exact" in page
+    assert "20,000 groups" in page
+    world().save(started / "world-000000.npz")
+    assert "Simulated" not in write_report([started], tmp_path / "page.html").read_text("utf-8")
+
+
+def test_a_policy_of_its_own_group_size_is_predicted_at_that_size():
+    policies = [dict(one) for one in run_config().model_dump()["policies"]]
+    policies[0] |= {"group": {"own": 12, "peers": 4}}
+    own = theory.probes(world(), run_config(policies=policies)).set_index(["receiver", "label"])
+    want = theory.probes(world(), run_config(group={"own": 12, "peers": 4}))
+    want = want.set_index(["receiver", "label"])
+    figure = "stability_cost"
+    label = "GRPO (this run)"
+    assert own.loc[("a", label), figure] == want.loc[("a", label), figure]
+    assert own.loc[("b", label), figure] != want.loc[("b", label), figure]
 
 
 def test_a_study_file_may_name_the_world_of_a_run(tmp_path: Path):

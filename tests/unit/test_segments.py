@@ -85,6 +85,8 @@ def test_the_common_marks_are_read_from_the_added_tokens():
 def test_what_cannot_be_declared_is_an_error(declared, message):
     with pytest.raises(InputError, match=message):
         StructuralTokens.of(THINKER, declared)
+    with pytest.raises(InputError, match=f"policy 'small': .*{message}"):
+        SegmentEncoder.of("small", THINKER, declared)
 
 
 def test_think_tags_and_tool_marks_keep_their_bytes_though_one_is_special():
@@ -293,7 +295,9 @@ def test_a_receiver_without_the_kind_reads_the_tags_as_text(make):
 def test_what_a_policy_declares_replaces_what_its_tokenizer_shows(make):
     silent = replace(make("silent", THINKER), segments={})
     assert silent.codec.structure.ids == {}
-    assert not silent.canonical([rollout(make("peer", THINKER), "think_open", "1")])[0]
+    ids = typed(make("peer", THINKER).codec, "think_open", "1")
+    sampled = Rollout(tuple(ids.tolist()), np.full(len(ids), -0.5), False, *silent.codec.spell(ids))
+    assert not silent.canonical([sampled])[0]
 
 
 def test_a_false_claim_of_segments_does_not_enter_a_block_ratio(make):

@@ -9,7 +9,7 @@ import pytest
 
 from mrl.config import JsonlTask, ReasoningGymTask
 from mrl.errors import InputError
-from mrl.tasks import Item, Task, load_task
+from mrl.tasks import Item, Task, load_task, process
 from mrl.tasks.functions import FunctionVerifier
 from mrl.tasks.mathematics import MathVerifier
 from mrl.tasks.patterns import Extracted, extract
@@ -66,6 +66,21 @@ def test_a_regular_expression_that_explodes_is_not_verified(tmp_path: Path) -> N
         item = task.train[0]
         found = task.verdicts([(item, text, True) for text in (b"a" * 60 + b"b", b"baa", b"b")])
     assert [(one.reward, one.reason) for one in found] == [(None, "timeout"), (1.0, ""), (0.0, "")]
+
+
+def test_an_answer_pattern_that_explodes_is_refused_in_time_naming_the_row(tmp_path: Path) -> None:
+    settings = {"answer_pattern": r"(a+)+\Z", "verification": {"timeout": 1.0}}
+    with load(tmp_path, '"baa"', **settings) as task:
+        assert [item.answer for item in task.train] == ["aa"] * 2
+    with pytest.raises(InputError) as caught:
+        load(tmp_path, f'"{"a" * 60}b"', **settings, invalid="skip")
+    for words in ("line 1, key 'answer'", repr(r"(a+)+\Z"), "within 1.0 s", "verification.timeout"):
+        assert words in str(caught.value)
+
+
+def test_an_answer_that_is_no_text_is_still_named_where_a_pattern_looks(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="line 1, key 'answer': got None"):
+        load(tmp_path, "null", answer_pattern="a")
 
 
 def test_patterns_that_explode_run_where_time_is_bounded(tmp_path: Path) -> None:
@@ -187,6 +202,13 @@ def test_a_function_without_a_verdict_on_a_right_answer_is_refused(functions, na
 def test_it_is_refused_in_a_worker_too(functions, name, words) -> None:
     with pytest.raises(InputError, match=words):
         load(functions, "1", verifier=name, verification={"workers": 1, "timeout": 1.0})
+
+
+def test_a_module_that_hangs_on_import_ends_the_wait(functions, monkeypatch) -> None:
+    (functions / "sleepy.py").write_text("import time; time.sleep(600)", encoding="utf-8")
+    monkeypatch.setattr(process, "START", 1.0)
+    with pytest.raises(InputError, match=r"'sleepy:score'.*does not start.*not within 1 s"):
+        load(functions, "1", verifier="sleepy:score", verification={"workers": 1})
 
 
 # Mathematics
