@@ -5,6 +5,7 @@ it), or generates and trains on different slices. Devices of different kinds are
 Some placements are missed; how far a plan is from the best at most is in its bound.
 """
 
+import math
 from collections.abc import Iterator, Mapping
 from itertools import product
 from typing import NamedTuple
@@ -101,9 +102,9 @@ class _Filling:
     def __init__(self, tables: Tables, price: Floats, generation: float, training: float) -> None:
         self.tables, self.price = tables, price
         self.limits = (generation, training)
-        self.free = tables.devices.copy()
+        self.free = tables.devices.tolist()
         most = 2 * tables.policies
-        self.room = self.free[:, None] >= WINDOW
+        self.room = tables.devices[:, None] >= WINDOW
         self.kind = np.zeros(most, dtype=int)
         self.state, self.memory = np.zeros((2, most, 1))
         self.devices, self.place = np.zeros((2, most, GROWTH), dtype=int)
@@ -113,15 +114,16 @@ class _Filling:
     def fill(self, need: dict[Items, Ints], factors: Floats, /) -> bool:
         """Place all policies, those that need most first; False where one finds no room."""
         cost = {items: (devices * self.price).min(axis=1) for items, devices in need.items()}
-        size = np.minimum(cost[BOTH], cost[GENERATION] + cost[TRAINING])
-        for policy in np.argsort(-size * factors, kind="stable"):
-            p = int(policy)
-            both = self._best(p, BOTH, need[BOTH][p])
-            if both is not None and both.price <= cost[GENERATION][p] + cost[TRAINING][p]:
+        split = cost[GENERATION] + cost[TRAINING]
+        size = np.minimum(cost[BOTH], split)
+        wanted = {items: devices.tolist() for items, devices in need.items()}
+        for p in np.argsort(-size * factors, kind="stable").tolist():
+            both = self._best(p, BOTH, wanted[BOTH][p])
+            if both is not None and both.price <= split[p]:
                 self._take(p, BOTH, both)
                 continue
             for items in (GENERATION, TRAINING):
-                choice = self._best(p, items, need[items][p])
+                choice = self._best(p, items, wanted[items][p])
                 if choice is None:
                     return False
                 self._take(p, items, choice)
@@ -138,24 +140,26 @@ class _Filling:
             for kind, members in zip(self.kind, self.members, strict=False)
         ]
 
-    def _best(self, policy: int, items: Items, need: Ints, /) -> Choice | None:
+    def _best(self, policy: int, items: Items, need: list[int], /) -> Choice | None:
         """The cheapest place: of slices that are there the first, or else one of its own."""
-        own = np.where(need <= self.free, need * self.price, np.inf)
-        k = int(own.argmin())
+        kinds = zip(need, self.free, self.price.tolist(), strict=True)
+        prices = [n * each if n <= free else math.inf for n, free, each in kinds]
+        price = min(prices)
+        k = prices.index(price)
         best = None
-        if np.isfinite(own[k]):
-            best = Choice(float(own[k]), len(self.members), k, int(need[k]))
+        if price < math.inf:
+            best = Choice(price, len(self.members), k, need[k])
         if not self.members:
             return best
-        # ascending: a slice's first is its least growth
+        # row by row: a slice's least growth is its first
         slices, growths = self._fits(policy, items).nonzero()
         if not len(slices):
             return best
-        prices = growths * self.price[self.kind[slices]]
-        first = int(prices.argmin())
-        if prices[first] < (best.price if best else np.inf):
+        growing = growths * self.price[self.kind[slices]]
+        first = growing.argmin()
+        if growing[first] < price:
             i, more = int(slices[first]), int(growths[first])
-            best = Choice(float(prices[first]), i, int(self.kind[i]), int(self.devices[i, more]))
+            best = Choice(float(growing[first]), i, int(self.kind[i]), int(self.devices[i, more]))
         return best
 
     def _fits(self, policy: int, items: Items, /) -> np.ndarray:
@@ -168,10 +172,10 @@ class _Filling:
             fits &= self.generation[opened] + generation <= self.limits[0]
         if items[1]:
             fits &= self.training[opened] + training <= self.limits[1]
-        held = self.state[opened] + state
+        states = self.state[opened] + state
         if self.tables.sharding:
-            held = held / self.devices[opened]
-        fits &= held + np.maximum(self.working[opened], working) <= self.memory[opened]
+            states = states / self.devices[opened]
+        fits &= states + np.maximum(self.working[opened], working) <= self.memory[opened]
         return fits
 
     def _of(
@@ -179,6 +183,7 @@ class _Filling:
     ) -> tuple[Floats | float, Floats | float, Floats | float, float]:
         """Seconds of both phases, working bytes and state of a policy's items at places."""
         tables, state = self.tables, 0.0
+        # Working bytes are the same on all kinds: "wrap" leaves out the kind of a place.
         generation: Floats | float = 0.0
         training: Floats | float = 0.0
         working: Floats | float = 0.0
@@ -204,7 +209,7 @@ class _Filling:
         renewed = self.members[i][-1:]
         if choice.devices != self.devices[i, 0]:
             renewed = self.members[i]
-            self.free[choice.kind] -= choice.devices - self.devices[i, 0]
+            self.free[choice.kind] -= choice.devices - int(self.devices[i, 0])
             self.room[choice.kind] = self.free[choice.kind] >= WINDOW
             self.memory[i] = self.tables.memory[choice.kind]
             self.kind[i], self.devices[i] = choice.kind, choice.devices + WINDOW
