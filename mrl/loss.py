@@ -247,8 +247,8 @@ def _token_weights(
         for weight_M in (plain_pg_M.clip(min=0), plain_pg_M.clip(max=0), batch.nll_weight_M)
     )
     found = _TokenWeights(up_NR, down_NR, nll_NR, [], [])
-    for m in np.flatnonzero(peer_M | own_M):
-        row, n = batch.rows[m], place_M[m]
+    for m in np.flatnonzero(peer_M | own_M).tolist():
+        row, n = batch.rows[m], int(place_M[m])
         tokens = slice(len(row.response))
         if ratio is not None and row.source is not None:
             factor_R = ratio_weights(ratio, row, anchor_NR[n, tokens])

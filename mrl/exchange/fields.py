@@ -106,7 +106,7 @@ def token_ids(field: str, values: Any, /) -> NDArray[np.int64]:
     array = _vector(field, values)
     if array.size and array.dtype.kind not in "iu":
         raise _wrong_type(field, array.dtype, "integers")
-    ids = array.astype(np.int64)
+    ids = array.astype(np.int64, copy=False)
     # As unsigned numbers negative ids are the largest, so one pass finds both kinds of misfit.
     if ids.size and np.maximum.reduce(ids.view(np.uint64)) > MAX_TOKEN_ID:
         raise RecordError(
@@ -120,7 +120,7 @@ def logprobs(field: str, values: Any, /) -> NDArray[np.float64]:
     array = _vector(field, values)
     if array.size and array.dtype.kind not in "fiu":
         raise _wrong_type(field, array.dtype, "floats")
-    return _frozen(without_infinity(field, array.astype(np.float64)))
+    return _frozen(without_infinity(field, array.astype(np.float64, copy=False)))
 
 
 def without_infinity(field: str, array: NDArray[np.float64], /) -> NDArray[np.float64]:
@@ -174,7 +174,7 @@ def unpacked(field: str, data: Any, dtype: np.dtype[Any], /) -> NDArray[Any]:
 
 def _vector(field: str, values: Any, /) -> NDArray[Any]:
     try:
-        array = np.asarray(values)
+        array = np.array(values)  # a copy: what a record holds cannot change
     except (ValueError, TypeError, OverflowError) as error:
         raise RecordError("type", f"{field} is not an array: {error}") from error
     if array.ndim != 1:
