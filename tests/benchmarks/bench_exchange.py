@@ -2,7 +2,8 @@
 
     python tests/benchmarks/bench_exchange.py [--records 20000] [--repeats 3] [--folder DIR]
 
-One-kilobyte rollout records are published in batches of 1,000 and collected by one receiver. Beside
+One-kilobyte rollout records are published in batches of 1,000 and collected by one receiver as
+records, and by another as bytes, which is what a transport takes. Beside
 each figure stands the bare cost of the same bytes in the same run: msgpack packing and unpacking
 for the exchange in memory, and inserting and selecting the encoded records with the same settings
 of SQLite for the file. Shown are wall time, and processor time, which other work on the machine
@@ -15,6 +16,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
+from functools import partial
 from itertools import count
 from pathlib import Path
 from statistics import median
@@ -26,6 +28,7 @@ from rich.console import Console
 from rich.table import Table
 
 from mrl.exchange import Exchange, MemoryExchange, RolloutRecord, SQLiteExchange, decode
+from mrl.exchange.batches import decode_all
 
 BATCH, GROUP = 1000, 8
 HISTORY = (0, 1_000, 10_000, 100_000)
@@ -63,7 +66,7 @@ def best(repeats: int, make: Callable[[], dict[str, Seconds]]) -> dict[str, Seco
 
 
 def exchanged(exchange: Exchange, records: list[RolloutRecord], *, encoded: bool) -> Iterator[Any]:
-    """Publish and collect everything once, timed apart."""
+    """Publish everything, collect it, and collect it as bytes for another; timed apart."""
     prompts = list(dict.fromkeys(record.prompt_id for record in records))
     batches: list[Any] = batched(records, BATCH)
     if encoded:
@@ -71,14 +74,18 @@ def exchanged(exchange: Exchange, records: list[RolloutRecord], *, encoded: bool
     publish = exchange.publish_encoded if encoded else exchange.publish
     with exchange:
         yield timed(lambda: [publish(batch) for batch in batches])
-        got: list[Any] = []
-        yield timed(
-            lambda: [
-                got.extend(exchange.collect("receiver", part, {"rollout"}, round=0))
-                for part in batched(prompts, BATCH // GROUP)
-            ]
-        )
-    assert len(got) == len(records)  # noqa: S101
+        for receiver, collect in (("one", exchange.collect), ("two", exchange.collect_encoded)):
+            got: list[Any] = []
+            yield timed(partial(collected, collect, receiver, prompts, got))
+            assert len(got) == len(records)  # noqa: S101
+
+
+def collected(
+    collect: Callable[..., list[Any]], receiver: str, prompts: list[str], got: list[Any]
+) -> None:
+    """Collect what there is on some prompts, the groups of a batch at a time."""
+    for part in batched(prompts, BATCH // GROUP):
+        got.extend(collect(receiver, part, {"rollout"}, round=0))
 
 
 def bare_msgpack(records: list[RolloutRecord]) -> dict[str, Seconds]:
@@ -122,12 +129,19 @@ def throughput(records: list[RolloutRecord], repeats: int, folder: Path) -> Tabl
         return folder / f"{next(numbers)}.sqlite"
 
     def steps(make: Callable[[], Exchange], as_bytes: bool) -> Callable[[], dict[str, Seconds]]:
-        names = ("publish", "collect")
+        names = ("publish", "collect", "collect bytes")
         return lambda: dict(zip(names, exchanged(make(), records, encoded=as_bytes), strict=True))
 
     packing = best(repeats, lambda: bare_msgpack(records))
     inserting = best(repeats, lambda: bare_sqlite(encoded, path()))
-    decoding = best(repeats, lambda: {"all": timed(lambda: list(map(decode, encoded)))})
+    batches = batched(encoded, BATCH)
+    decoding = best(
+        repeats,
+        lambda: {
+            "one by one": timed(lambda: list(map(decode, encoded))),
+            f"{BATCH:,} at a time": timed(lambda: list(map(decode_all, batches))),
+        },
+    )
     table = Table("", "records/s, wall", "records/s, processor", "cost, bare = 1 (processor)")
 
     def row(name: str, found: Seconds, bare: Seconds | None) -> None:
@@ -136,24 +150,27 @@ def throughput(records: list[RolloutRecord], repeats: int, folder: Path) -> Tabl
 
     for name in ("publish", "collect"):
         row(f"bare msgpack: {'pack' if name == 'publish' else 'unpack'}", packing[name], None)
-    row("decode and check", decoding["all"], packing["collect"])
+    for name, found in decoding.items():
+        row(f"decode and check, {name}", found, packing["collect"])
     for title, as_bytes in (("records", False), ("bytes", True)):
         found = best(repeats, steps(MemoryExchange, as_bytes))
         row(f"memory: publish {title}", found["publish"], packing["publish"])
         row("memory: collect", found["collect"], packing["collect"])
         row(f"memory: publish {title}, collect", total(found), total(packing))
+    row("memory: collect bytes", found["collect bytes"], packing["collect"])
     for name in ("publish", "collect"):
         row(f"bare SQLite: {'insert' if name == 'publish' else 'select'}", inserting[name], None)
     for title, as_bytes in (("records", False), ("bytes", True)):
         found = best(repeats, steps(lambda: SQLiteExchange(path()), as_bytes))
         row(f"file: publish {title}", found["publish"], inserting["publish"])
         row("file: collect", found["collect"], inserting["collect"])
+    row("file: collect bytes", found["collect bytes"], inserting["collect"])
     return table
 
 
 def total(found: dict[str, Seconds]) -> Seconds:
-    """All steps together."""
-    wall, cpu = zip(*found.values(), strict=True)
+    """Publishing and collecting together."""
+    wall, cpu = zip(found["publish"], found["collect"], strict=True)
     return sum(wall), sum(cpu)
 
 
