@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import mrl.loss
-import mrl.train
+import mrl.member
 import mrl.update
 from mrl.config import RunConfig, parse
 from mrl.gate.parity import BOUND, parity_rung
@@ -135,7 +135,7 @@ ORIGINAL_LOSS = mrl.update.token_loss
         ("prp", mrl.loss, "ratio_weights", no_ratio),
         ("grpo", mrl.update, "micro_batches", one_prompt_more),
         ("sgt", mrl.update, "token_loss", heavier_likelihood),
-        ("sgt", mrl.train, "generator", other_stream),
+        ("sgt", mrl.member, "generator", other_stream),
     ],
     ids=["weight left out", "wrong normaliser", "likelihood off by 1e-6", "another draw"],
 )
