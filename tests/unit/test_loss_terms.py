@@ -127,7 +127,7 @@ def test_what_peers_sampled_has_no_divergence(configure):
         return update(policy, assignment)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("mrl.train.update", watch)
+        patch.setattr("mrl.member.update", watch)
         train(config, unvalidated=True)
     peers = [row for row in seen if row.engine is None]
     assert any(row.pg_weight for row in peers)
