@@ -18,8 +18,8 @@ What is counted:
 
 - tokens of rows that have a weight in the loss; prompts and padding are what they cost. A response
   that occurs twice counts twice and is computed once, which random policies hardly ever have.
-- micro-batches of one size: on a CPU a row costs more in a larger one (a third more at 6,700 padded
-  tokens than at 2,500 here), and a round of real size fills many of them whatever the rule.
+- micro-batches of one size: on a CPU a token costs more in a larger one (7 to 28% more at 6,700
+  padded tokens than at 2,500 here), and a round of real size fills many of them whatever the rule.
 - CPU seconds of the process: with one thread and nothing to wait for they are the round's own time,
   whatever else the machine does. Shown are medians over rounds, ratios within each round.
 """
