@@ -111,7 +111,7 @@ def train(config: Path, name: str, *more: str) -> subprocess.Popen[str]:
     )
 
 
-def finish(process: subprocess.Popen[str], code: int = 0, timeout: float = 180) -> str:
+def finish(process: subprocess.Popen[str], code: int = 0, timeout: float = 420) -> str:
     try:
         said, _ = process.communicate(timeout=timeout)
     except subprocess.TimeoutExpired:
@@ -136,7 +136,7 @@ def played_on(config: Path, after: int) -> bool:
     return rounds(config, "ray") > after
 
 
-def wait_for(condition: Callable[[], Any], process: subprocess.Popen[str], timeout: float = 120):
+def wait_for(condition: Callable[[], Any], process: subprocess.Popen[str], timeout: float = 300):
     deadline = time.monotonic() + timeout
     while not condition():
         if process.poll() is not None or time.monotonic() > deadline:
