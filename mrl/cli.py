@@ -73,19 +73,26 @@ def train(
         typer.Option(help="What its machines can do (YAML); needed for GPUs.", metavar="CLUSTER"),
     ] = None,
     worker_timeout: Annotated[
-        float, typer.Option(min=1.0, help="Seconds after which a silent process is given up.")
-    ] = 1800.0,
+        float | None,
+        typer.Option(
+            min=1.0, help="Seconds after which a silent process is given up; default: 1800."
+        ),
+    ] = None,
     patience: Annotated[
-        float, typer.Option(min=0.0, help="Seconds to wait until the cluster's devices are free.")
-    ] = 20.0,
+        float | None,
+        typer.Option(
+            min=0.0, help="Seconds to wait until the cluster's devices are free; default: 20."
+        ),
+    ] = None,
     restarts: Annotated[
-        int, typer.Option(min=0, help="Losses in a row from which the run goes on by itself.")
-    ] = 3,
+        int | None,
+        typer.Option(min=0, help="Losses in a row from which the run goes on; default: 3."),
+    ] = None,
 ) -> None:
     """Train the policies of a configuration together.
 
     With --runtime ray each policy has processes of its own, on devices that are planned as mrl
-    allocate shows; the last four options are for it alone.
+    allocate shows; the options after it are for it alone.
     """
     from mrl.gate.certificate import check
     from mrl.replay import resolve
@@ -98,17 +105,25 @@ def train(
     from mrl.runs import read_status
 
     settings: dict[str, Any] = {"resume": resume, "unvalidated": not validated}
+    options = {
+        "address": address,
+        "inventory": None if inventory is None else configuration.load_inventory(inventory),
+        "worker_timeout": worker_timeout,
+        "patience": patience,
+        "restarts": restarts,
+    }
+    given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
     if runtime is Runtime.ray:
         require("ray", "ray")
         from mrl.runtime.on_ray import RayRuntime, train_on_ray
 
-        machines = None if inventory is None else configuration.load_inventory(inventory)
-        where = RayRuntime(address, machines, worker_timeout, patience, restarts)
         with bar(run, console) as progress:
+            where = RayRuntime(**given)
             folder = train_on_ray(run, where, **settings, progress=progress, said=_note)
     else:
-        if address is not None or inventory is not None:
-            raise InputError("--address and --inventory are for --runtime ray; add it, or them not")
+        if given:
+            names = ", ".join("--" + name.replace("_", "-") for name in given)
+            raise InputError(f"{names}: only for --runtime ray; add it, or leave them out")
         from mrl.distributed import processes, rank
         from mrl.train import train as start
 

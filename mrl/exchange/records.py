@@ -21,8 +21,6 @@ from mrl.exchange.framing import RecordError, seal, unseal
 
 FinishReason = Literal["eos", "length"]
 
-_WIRE_IDS, _WIRE_LOGPROBS = np.dtype("<i4"), np.dtype("<f8")
-
 
 class RecordKey(NamedTuple):
     """What makes a record unique; a second record with the same key is never stored."""

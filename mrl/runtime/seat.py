@@ -6,6 +6,7 @@ them has a `Sampler`, whose weights follow those of the seats.
 """
 
 import os
+import pickle
 import shutil
 import socket
 import tempfile
@@ -97,15 +98,13 @@ class Seat:
         """
         config = self._config
         if verifiers:
-            settings = config.task.verification
-            asked = task.verify, settings, verifiers, task.verifier_id, self._timeout
-            task = replace(task, runner=RayVerifier.of(*asked))
-        codecs = {policy.name: load_codec(policy) for policy in config.policies}
-        self._member.join(
-            task,
-            RayExchange(exchange, self._timeout, self._name),
-            codecs | stored_codecs(config.exchange),
-        )
+            verify, settings = pickle.dumps(task.verify), config.task.verification
+            runner = RayVerifier(verify, settings, verifiers, task.verifier_id, self._timeout)
+            task = replace(task, runner=runner)
+        peers = [policy for policy in config.policies if policy.name != self._name]
+        codecs = {policy.name: load_codec(policy) for policy in peers}
+        codecs |= {self._name: self._member.policy.codec} | stored_codecs(config.exchange)
+        self._member.join(task, RayExchange(exchange, self._timeout, self._name), codecs)
 
     def call(
         self,

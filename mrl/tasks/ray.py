@@ -13,7 +13,7 @@ import ray
 
 from mrl.config import VerificationConfig
 from mrl.runtime.waiting import fetch
-from mrl.tasks.verdicts import Job, Verdict, Verify
+from mrl.tasks.verdicts import Job, Verdict
 from mrl.tasks.workers import Workers
 
 
@@ -40,13 +40,6 @@ class RayVerifier:
     count: int
     name: str
     timeout: float
-
-    @classmethod
-    def of(
-        cls, verify: Verify, settings: VerificationConfig, count: int, name: str, timeout: float, /
-    ) -> "RayVerifier":
-        """As `Workers` takes them, and the seconds to wait."""
-        return cls(pickle.dumps(verify), settings, count, name, timeout)
 
     def verdicts(self, jobs: Sequence[Job], /) -> list[Verdict]:
         """See `mrl.tasks.task.Runner.verdicts`."""

@@ -2,7 +2,7 @@
 
 import pytest
 
-from mrl.config import InventoryConfig, parse
+from mrl.config import InventoryConfig, load, load_inventory, parse
 from mrl.errors import InputError
 from mrl.runtime.layout import Host, lay_out
 
@@ -99,6 +99,19 @@ def test_gpus_need_an_inventory_and_are_held_whole_by_those_who_share_them(confi
     layout = lay_out(run, machines, hosts(16, gpus=4))
     (place,) = layout.places("a", "training")
     assert (place.cpus, place.gpus, place.threads) == (2.0, 0.5, 4)
+
+
+@pytest.mark.parametrize("name", ["math-pair", "gsm8k-pair", "gym-pair"])
+@pytest.mark.parametrize(("cluster", "nodes"), [("cluster-8gpu", 1), ("cluster-2x8gpu", 2)])
+def test_shipped_set_ups_fit_on_shipped_clusters_with_whole_weights(name, cluster, nodes):
+    run = load(name)
+    layout = lay_out(run, load_inventory(cluster), hosts(*[64] * nodes, gpus=8))
+    assert not layout.notes
+    for policy in run.policies:
+        for phase in ("generation", "training"):
+            places = layout.places(policy.name, phase)
+            assert {one.gpus > 0 for one in places} == {True}
+            assert len({one.bundle for one in places}) == len(places)
 
 
 def test_an_inventory_of_other_machines_is_refused(config):
