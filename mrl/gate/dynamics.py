@@ -17,7 +17,7 @@ from bandit import World, dynamics
 from bandit.optimizers import OptimizerKind
 from bandit.probes import GRPO, Probe
 from mrl.config import GroupConfig, PolicyConfig, RunConfig
-from mrl.evaluate import bootstrap_interval
+from mrl.estimates import bootstrap_interval
 from mrl.gate.certificate import Check, Rung
 from mrl.seeds import derive
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mrl.evaluate import bootstrap_interval, overlap, pass_at_k, rescue_sets
+from mrl.estimates import bootstrap_interval, overlap, pass_at_k, rescue_sets
 
 
 @st.composite

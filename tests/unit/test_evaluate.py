@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from mrl.config import EvaluationConfig
-from mrl.evaluate import KEPT_ITEMS, Evaluation, bootstrap_interval, evaluate, pass_at_k
+from mrl.estimates import bootstrap_interval, pass_at_k
+from mrl.evaluate import KEPT_ITEMS, Evaluation, evaluate
 from mrl.rollout import Rollout
 from mrl.tasks import Item, Task
 from mrl.tasks.verifiers import exact
