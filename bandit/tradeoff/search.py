@@ -34,11 +34,9 @@ def where_reached(value: Callable[[int], float], mark: float, /, *, most: int) -
         return 0.0
     low, short, m = 0, 0, 1
     while not reached(m):
-        if value(m) < value(short):  # the peak lies between the two points around `short`
+        if m == most or value(m) < value(short):  # a peak that counts lies after `low`
             top = _peak(value, low, m)
             return _between(value, mark, _first(reached, low, top)) if reached(top) else math.inf
-        if m == most:
-            return math.inf
         low, short, m = short, m, min(2 * m, most)
     return _between(value, mark, _first(reached, short, m))
 

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from bandit import World, exact, tradeoff
@@ -141,6 +141,8 @@ def test_without_peers_sharing_is_worth_no_rollout(seed, own):
         assert (found.extra_for_error, found.extra_for_gain) == (0.0, 0.0)
 
 
+# The peak lies between the last two numbers that are tried.
+@example([0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.9], [0.7, 0.6], 0.8)
 @given(
     st.lists(st.floats(0, 1), min_size=1, max_size=20),
     st.lists(st.floats(0, 1), max_size=20),
