@@ -37,7 +37,7 @@ TRAINING_ONLY = (
     "ray",
     "vllm",
 )
-PROBE_BLIND = ("train", "loss", "batch", "update")
+PROBE_BLIND = ("train", "member", "bookkeeping", "loss", "batch", "update")
 CLUSTERS = sorted((ROOT / "mrl" / "configs").glob("cluster-*.yaml"))
 CONFIGS = sorted({*(ROOT / "mrl" / "configs").rglob("*.yaml")} - {*CLUSTERS})
 FOLDERS = ("bandit", "mrl", "paper_figures", "notebooks", "docs", "tests", ".ci")
