@@ -80,7 +80,7 @@ contracts: setup ## which package may import which
 tests: export OMP_NUM_THREADS := 1
 tests: export OPENBLAS_NUM_THREADS := 1
 tests: setup $(VENV)/.published ## pytest, notebooks included
-	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal
+	$(BIN)/python -m pytest -n $(JOBS)
 
 $(VLLM_VENV)/.up-to-date: pyproject.toml constraints.txt
 	@test -x $(VLLM_VENV)/bin/python || $(PYTHON) -m venv $(VLLM_VENV)
