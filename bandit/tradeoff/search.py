@@ -12,7 +12,8 @@ def where_reached(value: Callable[[int], float], mark: float, /, *, most: int) -
     Parameters
     ----------
     value : callable
-        Rises, or rises to one peak and falls. It is asked about ``4 log2(most)`` times.
+        Rises, or rises to one peak and falls. It is asked about at most some
+        ``4 log2(most)`` numbers, about some of them again.
     mark : float
         What is to be reached, to rounding.
     most : int

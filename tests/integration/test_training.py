@@ -220,6 +220,22 @@ def test_the_best_checkpoint_stays_beside_the_newest(configure):
     assert load_policies(folder)[2] == 6
 
 
+def test_a_trial_that_ends_before_its_first_evaluation_has_no_best_checkpoint(configure):
+    from mrl.errors import InputError
+    from mrl.reload import load_policies
+
+    config = configure(
+        1,
+        rounds=2,
+        checkpoint={"best": "reward"},
+        evaluation={"items": 3, "samples": 4, "ks": [1], "every": 3},
+    )
+    folder = train(config)
+    assert load_policies(folder)[2] == 2
+    with pytest.raises(InputError, match=r"no checkpoint with an evaluation of its own"):
+        load_policies(folder, best=True)
+
+
 def test_a_schedule_that_ends_with_the_run_forbids_a_longer_run(settings, configure):
     from mrl.errors import InputError
 
